@@ -1,0 +1,43 @@
+# Needs Python 3.11 or later, and make. Everything is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test test-slow lint clean
+
+help:
+	@echo "make demo       compare all methods on the paper's default problem: a table and a picture in out/demo"
+	@echo "make test       lint, types and all tests but the slow ones"
+	@echo "make test-slow  the statistical evidence (minutes)"
+	@echo "make clean      remove .venv and caches"
+
+# A stamp per set of dependencies: after the first install nothing is looked up again, so both work offline.
+$(VENV)/demo.stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/demo.stamp
+
+demo: $(VENV)/demo.stamp
+	rm -rf out/demo
+	$(BIN)/coterie run --trials 6 --out out/demo
+	@echo "The picture: out/demo/convergence.png"
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis out

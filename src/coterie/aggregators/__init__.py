@@ -1,0 +1,23 @@
+"""Pure functions from rows to one row, and the same per cluster."""
+
+from coterie.aggregators.rules import (
+    Aggregator,
+    geometric_median,
+    mean,
+    median,
+    per_cluster,
+    trim_count,
+    trimmed_mean,
+    trimmed_share,
+)
+
+__all__ = [
+    "Aggregator",
+    "geometric_median",
+    "mean",
+    "median",
+    "per_cluster",
+    "trim_count",
+    "trimmed_mean",
+    "trimmed_share",
+]

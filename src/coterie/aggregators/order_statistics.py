@@ -1,0 +1,188 @@
+"""The kernel: per column, the mean of the order statistics between two ranks.
+
+Median, trimmed mean and mean are this one primitive with different ranks. On a CPU, columns are taken in
+blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
+algorithm 5.2.2M), less the comparators that the requested ranks do not need. A comparator is a minimum and
+a maximum of two rows of the block, so it works on all lanes at once in SIMD registers. Columns are
+independent: the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from typing import Any
+
+import numba
+import numpy as np
+from array_api_compat import is_numpy_array, is_torch_array
+from numpy.typing import NDArray
+
+from coterie.arrays import Array, as_numpy, like, namespace
+
+LANES = 128
+NETWORK_ROWS = 2048
+"""Up to this many rows the network wins; beyond, each column is sorted by itself."""
+THREAD_ELEMENTS = 1 << 19
+"""Values worth a thread of their own."""
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # no writable place for numba's cache: compile anew in every process
+        compiled = numba.njit(nogil=True)(function)
+    return compiled
+
+
+@_compiled
+def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:  # pragma: no cover - compiled
+    """(comparators, 2): merge exchange for `rows`, pruned backwards from the ranks [low, high)."""
+    top = 1
+    while top * 2 < rows:
+        top *= 2
+    size = 0
+    pairs = np.empty((16, 2), dtype=np.int32)
+    p = top
+    while p > 0:
+        q, r, d = top, 0, p
+        while True:
+            for i in range(rows - d):
+                if i & p == r:
+                    if size == pairs.shape[0]:
+                        longer = np.empty((2 * size, 2), dtype=np.int32)
+                        longer[:size] = pairs
+                        pairs = longer
+                    pairs[size, 0], pairs[size, 1] = i, i + d
+                    size += 1
+            if q == p:
+                break
+            d, q, r = q - p, q // 2, p
+        p //= 2
+    needed = np.zeros(rows, dtype=np.bool_)
+    needed[low:high] = True
+    kept = size
+    for c in range(size - 1, -1, -1):
+        a, b = pairs[c, 0], pairs[c, 1]
+        if needed[a] or needed[b]:
+            needed[a] = needed[b] = True
+            kept -= 1
+            pairs[kept, 0], pairs[kept, 1] = a, b
+    return pairs[kept:size].copy()
+
+
+@_compiled
+def _reduce(
+    block: NDArray[Any], width: int, low: int, high: int, broken: NDArray[np.bool_], out: NDArray[Any]
+) -> None:  # pragma: no cover - compiled
+    """Mean of block[low:high] per lane, summed in float64 around block[low] so that equal rows give that row."""
+    count = high - low
+    for lane in range(width):
+        base = np.float64(block[low, lane])
+        total = np.float64(0.0)
+        for i in range(low + 1, high):
+            total += np.float64(block[i, lane]) - base
+        result = base + total / count
+        if not np.isfinite(result) and count > 1:  # infinite rows, or a spread beyond float64
+            result = np.float64(0.0)
+            for i in range(low, high):
+                result += np.float64(block[i, lane]) / count
+        if broken[lane]:
+            result = np.float64(np.nan)
+        out[lane] = result
+
+
+@_compiled
+def _columns(
+    rows: NDArray[Any], pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]
+) -> None:  # pragma: no cover - compiled
+    """out[c] = mean of the order statistics [low, high) of rows[:, c], block of columns by block of columns."""
+    count, columns = rows.shape
+    block = np.zeros((count, LANES), dtype=rows.dtype)
+    broken = np.zeros(LANES, dtype=np.bool_)
+    column = np.empty(count, dtype=rows.dtype)
+    for start in range(0, columns, LANES):
+        width = min(LANES, columns - start)
+        broken[:] = False
+        for i in range(count):
+            for lane in range(width):
+                value = rows[i, start + lane]
+                block[i, lane] = value
+                broken[lane] |= np.isnan(value)
+        for c in range(pairs.shape[0]):
+            a = block[pairs[c, 0]]
+            b = block[pairs[c, 1]]
+            for lane in range(LANES):
+                x = a[lane]
+                y = b[lane]
+                a[lane] = x if x < y else y
+                b[lane] = y if x < y else x
+        if sort:
+            for lane in range(width):
+                for i in range(count):
+                    column[i] = block[i, lane]
+                column.sort()
+                for i in range(count):
+                    block[i, lane] = column[i]
+        _reduce(block, width, low, high, broken, out[start : start + width])
+
+
+@lru_cache(maxsize=4096)
+def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
+    """The pruned network as (comparators, 2) row pairs; empty where all ranks are wanted: their order is no matter."""
+    if rows < 2 or rows > NETWORK_ROWS or high - low == rows:
+        return np.empty((0, 2), dtype=np.int32)
+    pairs: NDArray[np.int32] = _network(rows, low, high)
+    return pairs
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)), thread_name_prefix="coterie")
+
+
+def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
+    count, columns = rows.shape
+    out = np.empty(columns, dtype=rows.dtype)
+    pairs = network(count, low, high)
+    sort = count > NETWORK_ROWS and high - low < count
+    threads = min(len(os.sched_getaffinity(0)), 1 + rows.size // THREAD_ELEMENTS)
+    step = -(-columns // threads // LANES) * LANES if threads > 1 else max(columns, 1)
+    slices = [slice(start, min(start + step, columns)) for start in range(0, columns, step)]
+    if len(slices) == 1:
+        _columns(rows, pairs, sort, low, high, out)
+    else:
+        work = [_threads().submit(_columns, rows[:, s], pairs, sort, low, high, out[s]) for s in slices]
+        for part in work:
+            part.result()
+    return out
+
+
+def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
+    """(rows, d) -> (d,): per column, the mean of the sorted values with rank low ≤ rank < high.
+
+    Same kind, dtype and device out as in. A column with a NaN gives NaN. Sums run in float64.
+
+    >>> mean_between_ranks(np.array([[3.0], [1.0], [100.0]]), 1, 2)
+    array([3.])
+    """
+    if not 0 <= low < high <= rows.shape[0]:
+        raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {rows.shape[0]} rows")
+    if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
+        return like(_on_cpu(_native(rows), low, high), rows)
+    xp = namespace(rows)
+    ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
+    result = ranked[0, :] + xp.mean(ranked - ranked[0, :], axis=0)
+    return xp.where(xp.any(xp.isnan(rows), axis=0), float("nan") * result, result)
+
+
+def _native(rows: Array) -> NDArray[Any]:
+    """The rows as float32 or float64 (what the kernel is compiled for), copied only if they are not."""
+    if is_torch_array(rows) and rows.element_size() < 4:
+        rows = rows.float()
+    values = as_numpy(rows)
+    if values.dtype in (np.float32, np.float64) and values.dtype.isnative:
+        return values
+    return values.astype(np.float32 if values.dtype == np.float16 else np.float64)

@@ -1,0 +1,137 @@
+"""Aggregation rules: (rows, d) -> (d,), and the per-cluster form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.aggregators.order_statistics import mean_between_ranks
+from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+
+Aggregator = Callable[[Array], Array]
+"""From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
+
+
+def _check_rows(updates: Array) -> int:
+    if updates.ndim != 2:
+        raise ValueError(f"updates must have two axes (rows, d), got shape {tuple(updates.shape)}")
+    if updates.shape[0] == 0:
+        raise ValueError("updates must hold at least one row")
+    return int(updates.shape[0])
+
+
+def trim_count(rows: int, trim: float) -> int:
+    """⌊β·rows⌋, guarded against 0.29·100 = 28.999…: what `trimmed_mean` removes at each end.
+
+    >>> trim_count(100, 0.29)
+    29
+    """
+    if not 0 <= trim < 0.5:
+        raise ValueError(f"trim must be in [0, 0.5), got {trim}")
+    return min(math.floor(trim * rows + 1e-9), (rows - 1) // 2)
+
+
+def mean(updates: Array) -> Array:
+    """The mean of the rows: IFCA's aggregator, and not robust; one client moves it anywhere.
+
+    >>> mean(np.array([[1.0], [3.0]]))
+    array([2.])
+    """
+    return mean_between_ranks(updates, 0, _check_rows(updates))
+
+
+def median(updates: Array) -> Array:
+    """The coordinate-wise median (Definition 1, Option I); an even number of rows averages the middle two.
+
+    Stays within the honest rows' range in every coordinate while fewer than half of the rows are Byzantine.
+    Reference: Yin et al., Byzantine-robust distributed learning, 2018.
+
+    >>> median(np.array([[1.0], [2.0], [99.0]]))
+    array([2.])
+    """
+    rows = _check_rows(updates)
+    return mean_between_ranks(updates, (rows - 1) // 2, rows // 2 + 1)
+
+
+def trimmed_mean(updates: Array, trim: float) -> Array:
+    """The coordinate-wise β-trimmed mean (Definition 2, Option II), β = `trim` in [0, ½).
+
+    Per column the ⌊β·rows⌋ smallest and largest values go; the mean is over what is left. Stays within the
+    honest rows' range in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
+    Reference: Yin et al., Byzantine-robust distributed learning, 2018.
+
+    >>> trimmed_mean(np.array([[1.0], [2.0], [4.0], [99.0]]), trim=0.25)
+    array([3.])
+    """
+    rows = _check_rows(updates)
+    cut = trim_count(rows, trim)
+    return mean_between_ranks(updates, cut, rows - cut)
+
+
+def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1e-8) -> Array:
+    """The point with the least sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
+
+    Starts at the coordinate-wise median, which no minority can move far; distances are kept away from
+    zero by a fraction `tolerance` of their median. Reference: Pillutla et al., Robust aggregation, 2022.
+
+    >>> geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
+    [0.0, 0.0]
+    """
+    _check_rows(updates)
+    rows = as_numpy(updates).astype(np.float64)
+    point = as_numpy(median(rows))
+    distances = np.linalg.norm(rows - point, axis=1)
+    floor = tolerance * float(np.median(distances))
+    if floor == 0:  # at least half of the rows lie on one point, which is the answer
+        return like(point, updates)
+    for _ in range(iterations):
+        weights = 1.0 / np.maximum(distances, floor)
+        moved = weights @ rows / weights.sum()
+        shift = float(np.linalg.norm(moved - point))
+        point, distances = moved, np.linalg.norm(rows - moved, axis=1)
+        if shift <= tolerance * float(np.median(distances)):
+            break
+    return like(point, updates)
+
+
+def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: int) -> tuple[Array, Ints]:
+    """One aggregate per cluster: (rows, d) and labels (rows,) in [0, clusters) -> (clusters, d) and counts (clusters,).
+
+    An empty cluster gets zeros, and a count of 0 to tell.
+
+    >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
+    [[2.0], [0.0], [5.0]]
+    """
+    labels = np.asarray(labels)
+    counts = np.bincount(labels, minlength=clusters).astype(np.int64)
+    xp = namespace(updates)
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(counts)
+    nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
+    found = [
+        aggregate(updates[order[end - count : end]]) if count else nothing
+        for count, end in zip(counts, ends, strict=True)
+    ]
+    return xp.stack(found), counts
+
+
+def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
+    """(rows,): the fraction of a row's coordinates among the ⌊β·count⌋ smallest or largest of its cluster.
+
+    For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
+    measure of how far out a client stands.
+    """
+    values = as_numpy(updates)
+    shares = np.zeros(len(labels))
+    for cluster in np.unique(labels):
+        members = np.flatnonzero(labels == cluster)
+        cut = trim_count(len(members), trim)
+        if cut == 0:
+            continue
+        rows = values[members]
+        low = mean_between_ranks(rows, cut, cut + 1)
+        high = mean_between_ranks(rows, len(members) - cut - 1, len(members) - cut)
+        shares[members] = ((rows < low) | (rows > high)).mean(axis=1)
+    return shares

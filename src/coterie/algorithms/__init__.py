@@ -1,0 +1,18 @@
+"""Server-side programs: Algorithm 1, Three-Stage, and the points of reference."""
+
+from coterie.algorithms.base import Algorithm, Exchange, Network, State
+from coterie.algorithms.descent import ClusteredDescent
+from coterie.algorithms.reference_points import LocalMinimisers, Oracle
+from coterie.algorithms.three_stage import ThreeStage, trimmed_kmeans
+
+__all__ = [
+    "Algorithm",
+    "ClusteredDescent",
+    "Exchange",
+    "LocalMinimisers",
+    "Network",
+    "Oracle",
+    "State",
+    "ThreeStage",
+    "trimmed_kmeans",
+]

@@ -1,0 +1,75 @@
+"""What an algorithm is: an `init` and a `step` on the server, talking to clients it cannot see."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from numpy.random import Generator
+
+from coterie.arrays import Array, Floats, Ints
+from coterie.intake import Replies
+
+
+class Network(Protocol):
+    """The clients as the server sees them: it may ask, and gets untrusted replies. Simulated or real."""
+
+    @property
+    def count(self) -> int:
+        """m, the number of clients."""
+        ...
+
+    def gradients(
+        self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
+    ) -> Replies:
+        """Broadcast (k, d) centres; each client replies with its label and its gradient there (see `respond`)."""
+        ...
+
+    def minimisers(self, like: Array, ridge: float) -> Replies:
+        """Ask for every client's local minimiser, of the kind and dtype of `like`."""
+        ...
+
+    def curvatures(self) -> Replies:
+        """Ask for the two numbers per client of `Task.curvatures`, as float64 NumPy rows."""
+        ...
+
+
+class State(NamedTuple):
+    """Everything an algorithm carries from round to round."""
+
+    round: int
+    centres: Array  # (k, d)
+    fixed: Ints | None = None  # (m,), labels that the server decided for good; -1: none
+    curvatures: Floats | None = None  # (m, 2) as reported, NaN where refused; None with a given step
+
+
+class Exchange(NamedTuple):
+    """What the server saw in one round, for records and audit."""
+
+    labels: Ints  # (m,), the cluster each client was counted in, -1 where its reply was refused
+    verdicts: Ints  # (m,), intake.Verdict
+    trimmed: Floats  # (m,), share of its coordinates that stood outside, NaN where refused
+    sizes: Ints  # (k,)
+    movement: float  # max_j ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
+    stuck: int  # clusters whose step was not finite
+
+
+class Algorithm(Protocol):
+    """A server-side program. `simulate` knows only this."""
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds at most."""
+        ...
+
+    @property
+    def tolerance(self) -> float:
+        """Stop when no centre moves by more than this in a round; 0: never early."""
+        ...
+
+    def init(self, network: Network, start: Array, rng: Generator) -> State:
+        """The state before the first round; `start` holds the first (k, d) centres."""
+        ...
+
+    def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
+        """One round."""
+        ...

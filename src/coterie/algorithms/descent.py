@@ -1,0 +1,73 @@
+"""Algorithm 1 of the paper: Byzantine-Robust IFCA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from coterie.algorithms.base import Exchange, Network, State
+from coterie.arrays import Array, Floats, as_numpy, namespace
+from coterie.intake import Accepted, admit
+from coterie.server import Server, automatic_steps, take_step
+
+
+@dataclass(frozen=True)
+class ClusteredDescent:
+    """Algorithm 1: broadcast, collect, aggregate per cluster, projected step.
+
+    With the median as the server's rule it is Option I, with the trimmed mean Option II, with the mean IFCA,
+    with one centre a single global model.
+    size: γ, or None for 1/L judged from the clients (`automatic_steps`). resample: the variant of
+    Section 5, fresh samples in every round; needs n_i ≥ 2·rounds.
+    """
+
+    server: Server
+    rounds: int = 300
+    size: float | None = None
+    tolerance: float = 0.0
+    resample: bool = False
+
+    def init(self, network: Network, start: Array, rng: Generator) -> State:
+        return State(0, start, curvatures=None if self.size is not None else ask_curvatures(network))
+
+    def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
+        part = (state.round, self.rounds) if self.resample else None
+        replies = network.gradients(state.centres, state.round, state.fixed, part)
+        clusters = state.centres.shape[0]
+        accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
+        if state.fixed is not None:
+            accepted = _with_fixed_labels(accepted, state.fixed)
+        step = take_step(self.server, state.centres, accepted, self._sizes(state, accepted), rng)
+        xp = namespace(step.centres)
+        movement = float(xp.max(xp.linalg.vector_norm(step.centres - state.centres, axis=1)))
+        labels = np.full(network.count, -1)
+        labels[accepted.clients] = accepted.labels
+        trimmed = np.full(network.count, np.nan)
+        trimmed[accepted.clients] = step.trimmed
+        exchange = Exchange(labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()))
+        return state._replace(round=state.round + 1, centres=step.centres), exchange
+
+    def _sizes(self, state: State, accepted: Accepted) -> Floats:
+        clusters = state.centres.shape[0]
+        if state.curvatures is None:
+            assert self.size is not None
+            return np.full(clusters, self.size)
+        return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
+
+
+def ask_curvatures(network: Network) -> Floats:
+    """(m, 2): the curvatures that the clients report, NaN where the reply was refused."""
+    form = np.zeros((1, 2))
+    accepted = admit(network.curvatures(), clients=network.count, clusters=1, round=-1, like=form)
+    curvatures = np.full((network.count, 2), np.nan)
+    curvatures[accepted.clients] = as_numpy(accepted.updates)
+    return curvatures
+
+
+def _with_fixed_labels(accepted: Accepted, fixed: np.ndarray) -> Accepted:
+    """The server's own labels instead of the claimed ones; who has none is left out."""
+    counted = fixed[accepted.clients] >= 0
+    clients = accepted.clients[counted]
+    return accepted._replace(clients=clients, labels=fixed[clients], updates=accepted.updates[counted])

@@ -1,0 +1,106 @@
+"""The Three-Stage algorithm of Ghosh et al. (Robust federated learning in a heterogeneous environment, 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from scipy.spatial.distance import cdist
+
+from coterie.aggregators import geometric_median
+from coterie.algorithms.base import Exchange, Network, State
+from coterie.algorithms.descent import ClusteredDescent
+from coterie.arrays import Array, Floats, Ints, as_numpy, like
+from coterie.intake import admit
+
+
+@dataclass(frozen=True)
+class ThreeStage:
+    """Local minimisers, trimmed k-means over them, then descent with the labels fixed.
+
+    descent: the third stage, with the trimmed mean as its rule. iterations: of k-means, at most.
+    starts: seeded k-means++ starts, of which the one with the least trimmed cost is taken.
+    ridge: added to the local risk in the first stage. trim: β of the second stage.
+    """
+
+    descent: ClusteredDescent
+    iterations: int = 100
+    starts: int = 10
+    ridge: float = 0.0
+    trim: float = 0.05
+
+    @property
+    def rounds(self) -> int:
+        return self.descent.rounds
+
+    @property
+    def tolerance(self) -> float:
+        return self.descent.tolerance
+
+    def init(self, network: Network, start: Array, rng: Generator) -> State:
+        replies = network.minimisers(start, self.ridge)
+        accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=start)
+        state = self.descent.init(network, start, rng)
+        fixed = np.full(network.count, -1)
+        clusters = start.shape[0]
+        if len(accepted.clients) < clusters:  # too few to cluster: nothing can be learnt
+            return state._replace(fixed=fixed)
+        points = as_numpy(accepted.updates).astype(np.float64)
+        centres, labels = trimmed_kmeans(
+            points, clusters, trim=self.trim, iterations=self.iterations, starts=self.starts, rng=rng
+        )
+        fixed[accepted.clients] = labels
+        return state._replace(centres=like(centres, start), fixed=fixed)
+
+    def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
+        return self.descent.step(state, network, rng)
+
+
+def trimmed_kmeans(
+    points: Floats, clusters: int, *, trim: float, iterations: int, starts: int, rng: Generator
+) -> tuple[Floats, Ints]:
+    """k-means whose centres ignore outliers: (m, d) -> centres (k, d) and labels (m,).
+
+    A cluster's centre is the mean of its points within the (1 − trim) quantile of the distances to its
+    geometric median. Of the k-means++ starts the one with the least cost wins: the sum of the squared
+    distances to the nearest centre over the nearest (1 − trim)·m points.
+    """
+    best: tuple[float, Floats, Ints] | None = None
+    kept = len(points) - int(trim * len(points))
+    for _ in range(starts):
+        centres = points[_plus_plus(points, clusters, rng)]
+        labels = cdist(points, centres).argmin(axis=1)
+        for _ in range(iterations):
+            centres = np.stack(
+                [
+                    _trimmed_centre(points[labels == j], trim) if (labels == j).any() else centres[j]
+                    for j in range(clusters)
+                ]
+            )
+            previous, labels = labels, cdist(points, centres).argmin(axis=1)
+            if np.array_equal(labels, previous):
+                break
+        cost = float(np.sort(cdist(points, centres, "sqeuclidean").min(axis=1))[:kept].sum())
+        if best is None or cost < best[0]:
+            best = cost, centres, labels
+    assert best is not None
+    return best[1], best[2]
+
+
+def _trimmed_centre(points: Floats, trim: float) -> Floats:
+    distances = np.linalg.norm(points - geometric_median(points, tolerance=1e-4), axis=1)
+    centre: Floats = points[distances <= np.quantile(distances, 1 - trim)].mean(axis=0)
+    return centre
+
+
+def _plus_plus(points: Floats, clusters: int, rng: Generator) -> list[int]:
+    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far."""
+    chosen = [int(rng.integers(len(points)))]
+    nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
+    while len(chosen) < clusters:
+        total = nearest.sum()
+        weights = nearest / total if total > 0 else np.full(len(points), 1 / len(points))
+        chosen.append(int(rng.choice(len(points), p=weights)))
+        nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
+    return chosen

@@ -1,0 +1,40 @@
+"""The few array helpers that every station needs.
+
+The mathematics is written once against the array-API standard and runs on NumPy arrays and on
+PyTorch tensors (CPU or CUDA). This module is the only place that asks which of them it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_torch_array
+from numpy.typing import NDArray
+
+Array = Any
+"""An array of the array-API standard: NumPy by default, a PyTorch tensor on request."""
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def namespace(*arrays: Array) -> Any:
+    """The array-API namespace of the given arrays (NumPy or PyTorch)."""
+    return array_namespace(*arrays)
+
+
+def as_numpy(array: Array) -> NDArray[Any]:
+    """`array` as a NumPy array; a tensor is detached and brought to the CPU, without a copy if possible."""
+    if is_torch_array(array):
+        array = array.detach().cpu()
+    return np.asarray(array)
+
+
+def like(values: NDArray[Any], example: Array) -> Array:
+    """`values` as the same kind of array as `example`, with its dtype and on its device."""
+    if is_torch_array(example):
+        xp = namespace(example)
+        return xp.asarray(np.ascontiguousarray(values), dtype=example.dtype, device=example.device)
+    return values.astype(np.asarray(example).dtype, copy=False)

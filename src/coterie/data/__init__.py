@@ -1,0 +1,16 @@
+"""Who the clients are, and the ground truth that travels beside their data."""
+
+from coterie.data.clients import Block, Clients, Federation, Truth
+from coterie.data.folder import read_folder
+from coterie.data.generators import gaussian_means, mixed_regression, poisson_means
+
+__all__ = [
+    "Block",
+    "Clients",
+    "Federation",
+    "Truth",
+    "gaussian_means",
+    "mixed_regression",
+    "poisson_means",
+    "read_folder",
+]

@@ -1,0 +1,159 @@
+"""The user's own clients: a folder with one file per client. No file is ever unpickled."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from coterie.data.clients import Clients
+
+SUFFIXES = (".csv", ".parquet", ".npz")
+
+Table = tuple[list[str], NDArray[np.float64]]
+"""Column names and the (n, columns) values of one file."""
+
+
+def read_folder(
+    path: str | Path, target: str | None = "y", *, intercept: bool = False, dtype: DTypeLike = np.float32
+) -> Clients:
+    """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file.
+
+    Every file has the same columns. The column `target` is what to predict; the others, in the order of
+    the first file, are the features, and `intercept` adds a column of ones. `target=None` takes all
+    columns as samples (mean estimation). In an `.npz` file every array is a column (n,) or a group of
+    columns (n, p). What cannot be read is a ValueError that names file, column and row.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise ValueError(f"{folder}: holds no client file ({', '.join(SUFFIXES)})")
+    columns: list[str] = []
+    features, targets, sizes = [], [], []
+    for file in files:
+        names, values = _read(file)
+        columns = columns or names
+        values = values[:, _matching_columns(file, names, columns, files[0].name)]
+        if target is None:
+            features.append(values)
+        elif target not in columns:
+            raise ValueError(f"{file}: no column {target!r}; it has {', '.join(columns)}")
+        else:
+            place = columns.index(target)
+            features.append(np.delete(values, place, axis=1))
+            targets.append(values[:, place])
+        sizes.append(len(values))
+    x = np.concatenate(features)
+    if intercept:
+        x = np.column_stack([x, np.ones(len(x))])
+    if x.shape[1] == 0:
+        raise ValueError(f"{files[0]}: no feature column beside the target {target!r}")
+    y = np.concatenate(targets).astype(dtype) if targets else None
+    return Clients(x.astype(dtype), y, np.array(sizes), tuple(file.stem for file in files))
+
+
+def _matching_columns(file: Path, names: list[str], columns: list[str], first: str) -> list[int]:
+    for name in columns:
+        if name not in names:
+            raise ValueError(f"{file}: no column {name!r}, which {first} has")
+    for name in names:
+        if name not in columns:
+            raise ValueError(f"{file}: column {name!r} is not in {first}")
+    return [names.index(name) for name in columns]
+
+
+def _read(file: Path) -> Table:
+    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
+    names, values = readers[file.suffix.lower()](file)
+    if len(set(names)) != len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{file}: column {repeated!r} appears twice")
+    if len(values) == 0:
+        raise ValueError(f"{file}: holds no sample")
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"{file}: column {names[column]!r}, row {row + 1}: {values[row, column]} is not a finite number"
+        )
+    return names, values
+
+
+def _read_csv(file: Path) -> Table:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            names = [name.strip() for name in next(reader, [])]
+            rows = [row for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file}: cannot be read as CSV ({error})") from None
+    if not names:
+        raise ValueError(f"{file}: is empty; the first line must name the columns")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise ValueError(f"{file}: row {number} has {len(row)} cells, the header names {len(names)} columns")
+    try:
+        return names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+    except ValueError:  # name the first cell that is to blame
+        for number, row in enumerate(rows, 1):
+            for name, cell in zip(names, row, strict=True):
+                if not _is_number(cell):
+                    raise ValueError(f"{file}: column {name!r}, row {number}: {cell!r} is not a number") from None
+        raise
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(file: Path) -> Table:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(f"{file}: reading Parquet needs pyarrow (pip install 'coterie[parquet]')") from None
+    try:
+        table = parquet.read_table(file)
+    except (OSError, arrow.ArrowException) as error:
+        raise ValueError(f"{file}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+    columns = []
+    for name in table.column_names:
+        column = table[name]
+        if not (arrow.types.is_integer(column.type) or arrow.types.is_floating(column.type)):
+            raise ValueError(f"{file}: column {name!r}, row 1: holds {column.type}, not numbers")
+        columns.append(column.to_numpy(zero_copy_only=False).astype(np.float64))  # a null becomes NaN
+    return list(table.column_names), _stack(columns)
+
+
+def _read_npz(file: Path) -> Table:
+    names: list[str] = []
+    columns: list[NDArray[Any]] = []
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                values = arrays[name]
+                if values.dtype.kind not in "fiub" or values.ndim not in (1, 2):
+                    raise ValueError(f"array {name!r} must hold numbers, shape (n,) or (n, p)")
+                wide = values.ndim == 2
+                names += [f"{name}[{i}]" for i in range(values.shape[1])] if wide else [name]
+                columns += list(values.T) if wide else [values]
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{file}: cannot be read as .npz ({error})") from None
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"{file}: its arrays differ in their number of rows")
+    return names, _stack(columns)
+
+
+def _stack(columns: list[NDArray[Any]]) -> NDArray[np.float64]:
+    if not columns:
+        return np.empty((0, 0))
+    return np.column_stack([column.astype(np.float64) for column in columns])

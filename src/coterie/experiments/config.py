@@ -1,0 +1,313 @@
+"""The configuration: frozen, validated, every key explained. An unknown key is an error with a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coterie.data.generators import Samples, draw_labels
+
+Method = Literal["brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle"]
+METHOD_NAMES: tuple[Method, ...] = (
+    "brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle",
+)  # fmt: skip
+NEEDS_TRUTH: tuple[Method, ...] = ("oracle",)
+RANGE = r"^\d+\.\.\d+$"
+
+
+class Section(BaseModel):
+    """One table of the configuration file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Clustered(Section):
+    clusters: int = Field(5, ge=1, description="k, the number of clusters and of centres")
+    dtype: Literal["float32", "float64"] = Field("float32", description="precision of data, updates and centres")
+
+
+class Synthetic(Clustered):
+    clients: int = Field(200, ge=1, description="m, the number of clients, Byzantine ones included")
+    samples: Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=RANGE)] | list[Annotated[int, Field(ge=1)]] = (
+        Field(100, description='n_i: one number, a range "20..500" to draw from, or a list with one per client')
+    )
+    dim: int = Field(100, ge=1, description="d, the dimension of a centre")
+    byzantine: float = Field(0.05, ge=0, lt=1, description="alpha, the fraction of Byzantine clients: round(alpha*m)")
+    shares: Literal["equal"] | list[Annotated[float, Field(gt=0)]] = Field(
+        "equal", description='share of the honest clients per cluster: "equal", or k numbers that add up to 1'
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Synthetic:
+        draw_labels(self.clients, self.clusters, self.byzantine, None if self.shares == "equal" else self.shares)
+        if isinstance(self.samples, list) and len(self.samples) != self.clients:
+            raise ValueError(f"samples must hold one number per client ({self.clients}), got {len(self.samples)}")
+        if isinstance(self.samples, str) and not min(self.sample_counts, default=0):
+            raise ValueError(f'samples must be a range "low..high" with 1 <= low <= high, got "{self.samples}"')
+        return self
+
+    @property
+    def sample_counts(self) -> range | list[int]:
+        """All values that n_i may take."""
+        if isinstance(self.samples, str):
+            low, high = (int(end) for end in self.samples.split(".."))
+            return range(low, high + 1)
+        return [self.samples] if isinstance(self.samples, int) else self.samples
+
+    @property
+    def sample_rule(self) -> Samples:
+        """`samples` as the generators take it."""
+        return self.sample_counts if isinstance(self.samples, str) else self.samples
+
+
+class MixedRegression(Synthetic):
+    kind: Literal["mixed-regression"] = Field(
+        "mixed-regression", description="mixed-regression, gaussian-means, poisson-means, or folder (your own data)"
+    )
+    noise_variance: float = Field(0.2, ge=0, description="sigma^2, the variance of the additive noise")
+
+
+class GaussianMeans(Synthetic):
+    kind: Literal["gaussian-means"] = Field(description=MixedRegression.model_fields["kind"].description)
+    noise_variance: float = Field(0.2, ge=0, description="sigma^2 in every coordinate")
+
+
+class PoissonMeans(Synthetic):
+    kind: Literal["poisson-means"] = Field(description=MixedRegression.model_fields["kind"].description)
+
+
+class Folder(Clustered):
+    kind: Literal["folder"] = Field(description=MixedRegression.model_fields["kind"].description)
+    path: str = Field(min_length=1, description="folder with one .csv, .parquet or .npz file per client")
+    task: Literal["linear", "logistic", "softmax", "mean"] = Field(
+        "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
+    )
+    target: str = Field("y", description="name of the target column (not used by the mean task)")
+    classes: int = Field(2, ge=2, description="number of classes of the softmax task")
+    intercept: bool = Field(False, description="add a feature that is always 1")
+
+
+Problem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Folder, Field(discriminator="kind")]
+
+
+class AlgorithmSection(Section):
+    step: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
+        "auto", description='gamma, the step size, or "auto": 1/L judged robustly from the clients, per cluster'
+    )
+    rounds: int = Field(300, ge=0, description="T, rounds of descent at most")
+    tolerance: float = Field(0.0, ge=0, description="stop when no centre moves further than this in a round; 0: never")
+    init: str = Field(
+        "bernoulli",
+        min_length=1,
+        description="bernoulli or gaussian (random, norm about 1), warm (near the truth), or a file of centres",
+    )
+    warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
+    trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
+    project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
+    radius: float = Field(1.0, gt=0, description="radius of the ball, half the side of the box")
+    empty: Literal["keep", "random-client"] = Field(
+        "keep", description="a cluster that nobody chose keeps its centre, or takes a random client's update"
+    )
+    resample: bool = Field(False, description="fresh samples in every round (Section 5); needs n_i >= 2*rounds")
+    ridge: float = Field(0.0, ge=0, description="ridge of the local minimisers (three-stage, local, oracle)")
+    clustering_rounds: int = Field(100, ge=1, description="three-stage: iterations of trimmed k-means at most")
+    clustering_starts: int = Field(10, ge=1, description="three-stage: k-means++ starts")
+
+
+class AttackSection(Section):
+    kind: Literal["paper", "sign-flip", "gaussian", "constant", "garbage", "none"] = Field(
+        "paper", description="what Byzantine clients send: paper, sign-flip, gaussian, constant, garbage, none"
+    )
+    target: Literal["own", "smallest", "random", "hop"] = Field(
+        "own", description="which cluster they claim: own (best fit), smallest (all together), random, hop"
+    )
+    scale: float = Field(3.0, description="the attack's number: gradient at scale*theta, -scale*mean, sd, value")
+
+
+class RunSection(Section):
+    methods: list[Method] = Field(list(METHOD_NAMES), min_length=1, description="methods to compare")
+    trials: int = Field(10, ge=1, description="independent repetitions: new data, new start")
+    seed: int = Field(0, ge=0, description="everything random follows from it")
+    workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description='processes; "auto": one per core. The numbers do not depend on it'
+    )
+
+
+class Config(Section):
+    """A complete experiment."""
+
+    problem: Problem = MixedRegression()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    attack: AttackSection = AttackSection()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if isinstance(self.problem, Synthetic):
+            fewest, needed = min(self.problem.sample_counts), 2 * self.algorithm.rounds
+            if self.algorithm.resample and fewest < needed:
+                raise ValueError(
+                    f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, "
+                    f"problem.samples has {fewest}"
+                )
+            return self
+        if self.algorithm.init == "warm":
+            raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
+        if "methods" in self.run.model_fields_set and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
+            raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
+        return self
+
+    @property
+    def methods(self) -> list[Method]:
+        """The methods to run, each once; without the truth, those that need none."""
+        chosen = list(dict.fromkeys(self.run.methods))
+        if isinstance(self.problem, Folder):
+            chosen = [method for method in chosen if method not in NEEDS_TRUTH]
+        return chosen
+
+
+def default_config() -> Config:
+    """The paper's problem with k=5, m=200, n=100, d=100, σ²=0.2, α=β=0.05."""
+    return Config()
+
+
+def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
+    """The configuration of a TOML file (or the default), changed by `section.key=value` overrides."""
+    raw: dict[str, Any] = {}
+    if path is not None:
+        file = Path(path)
+        try:
+            raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file}: is not TOML ({error})") from None
+    for override in overrides:
+        _override(raw, override)
+    return parse_config(raw)
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) != 2 or not all(parts):
+        raise ValueError(f"--set {override}: must read section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    section = raw.setdefault(parts[0], {})
+    if not isinstance(section, dict):
+        raise ValueError(f"{parts[0]}: must be a table of keys")
+    section[parts[1]] = value
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """Validate; a ValueError of one line names the key, the rule and the value."""
+    problem = raw.get("problem")
+    if isinstance(problem, dict) and "kind" not in problem:
+        raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(_explain(error, raw)) from None
+
+
+def _sections(kind: str | None = None) -> dict[str, type[Section]]:
+    problems: dict[str, type[Section]] = {
+        "mixed-regression": MixedRegression,
+        "gaussian-means": GaussianMeans,
+        "poisson-means": PoissonMeans,
+        "folder": Folder,
+    }
+    return {
+        "problem": problems.get(kind or "", MixedRegression),
+        "algorithm": AlgorithmSection,
+        "attack": AttackSection,
+        "run": RunSection,
+    }
+
+
+def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
+    """One line for the first fault."""
+    faults = error.errors(include_url=False)
+    kind = raw.get("problem", {}).get("kind") if isinstance(raw.get("problem"), dict) else None
+    sections = _sections(kind)
+    first = faults[0]
+    location = [str(part) for part in first["loc"]]
+    if location and location[0] == "problem" and len(location) > 1 and location[1] == kind:
+        del location[1]  # the union's tag
+    key = ".".join(location[:2])
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(location, sections)
+    if first["type"] == "union_tag_invalid":
+        return f'problem.kind: must be mixed-regression, gaussian-means, poisson-means or folder, got "{kind}"'
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        if not location:
+            return message  # a rule across sections names its key itself
+        named = re.match(r"(\w+)", message)
+        if len(location) == 1 and named and named[1] in sections[location[0]].model_fields:
+            return f"{location[0]}.{message}"
+        return f"{key}: {message}"
+    if first["type"] == "missing":
+        return f"{key}: is missing"
+    same = [fault for fault in faults if fault["loc"][: len(first["loc"]) - 1] == first["loc"][:-1]]
+    alternatives = same if len(location) > 2 and not location[2].isdigit() else [first]
+    rules = " or ".join(dict.fromkeys(_rule(fault) for fault in alternatives))
+    return f"{key}: must be {rules}, got {json.dumps(first['input'], default=str)}"
+
+
+def _rule(fault: Any) -> str:
+    message = str(fault["msg"])
+    if fault["type"] == "string_pattern_mismatch":
+        return 'a range like "20..500"'
+    return re.sub(r"^(Input|String|List|Value) should (be a valid|be|have|match) ?", "", message).strip()
+
+
+def _unknown_key(location: list[str], sections: dict[str, type[Section]]) -> str:
+    if len(location) == 1:
+        return f"{location[0]}: unknown section{_suggest(location[0], list(sections))}"
+    section, name = location[:2]
+    close = _suggest(name, list(sections[section].model_fields))
+    if not close:
+        elsewhere = [f"{other}.{name}" for other, model in sections.items() if name in model.model_fields]
+        close = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
+    else:
+        close = close.replace("did you mean ", f"did you mean {section}.")
+    return f"{section}.{name}: unknown key{close}"
+
+
+def _suggest(name: str, valid: list[str]) -> str:
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def as_toml(config: Config, header: str = "") -> str:
+    """The complete configuration as TOML, with a comment on every key."""
+    lines = [f"# {line}" for line in header.splitlines()]
+    for name in Config.model_fields:
+        section: Section = getattr(config, name)
+        lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
+        fields = type(section).model_fields
+        for key in sorted(fields, key=lambda key: key != "kind"):  # kind first, the rest as declared
+            value = getattr(section, key)
+            if name == "run" and key == "methods":
+                value = config.methods
+            lines += [f"# {fields[key].description}", f"{key} = {_toml_value(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings and booleans read the same
+    return repr(value)

@@ -1,0 +1,37 @@
+"""From trials to means and standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.experiments.trial import TrialResult
+
+METRICS = ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "loss", "rounds", "seconds")
+
+Statistic = dict[str, float | int | None]
+Summary = dict[str, dict[str, Statistic]]
+
+
+def statistic(values: Sequence[float]) -> Statistic:
+    """Mean and standard error s/√n over the trials; null where it is not defined (no value, or se of one trial)."""
+    if len(values) == 0 or np.isnan(values).any():
+        return {"mean": None, "se": None, "trials": len(values)}
+    mean = float(np.mean(values))
+    spread = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return {
+        "mean": mean if np.isfinite(mean) else None,
+        "se": spread if np.isfinite(spread) else None,
+        "trials": len(values),
+    }
+
+
+def summarise(trials: Sequence[TrialResult]) -> Summary:
+    """{method: {metric: {mean, se, trials}}} in the order of the methods."""
+    ordered = sorted(trials, key=lambda trial: trial.trial)
+    names = list(ordered[0].methods) if ordered else []
+    return {
+        name: {metric: statistic([t.methods[name].metrics[metric] for t in ordered]) for metric in METRICS}
+        for name in names
+    }

@@ -1,0 +1,140 @@
+"""The only tables from names to functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.random import Generator
+
+from coterie import attacks, initialise, tasks
+from coterie.aggregators import Aggregator, mean, median, trimmed_mean
+from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Oracle, ThreeStage
+from coterie.arrays import Array
+from coterie.data import Clients, Federation, Truth, gaussian_means, mixed_regression, poisson_means, read_folder
+from coterie.experiments.config import (
+    AlgorithmSection,
+    AttackSection,
+    Config,
+    Folder,
+    GaussianMeans,
+    MixedRegression,
+    Problem,
+)
+from coterie.server import Projection, Server, box, l2_ball, unconstrained
+from coterie.tasks import Task
+
+PAYLOADS: dict[str, attacks.Payload] = {
+    "paper": attacks.paper,
+    "sign-flip": attacks.sign_flip,
+    "gaussian": attacks.gaussian,
+    "constant": attacks.constant,
+    "garbage": attacks.garbage,
+    "none": attacks.none,
+}
+
+TARGETS: dict[str, attacks.Target] = {
+    "own": attacks.own,
+    "smallest": attacks.smallest,
+    "random": attacks.random,
+    "hop": attacks.hop,
+}
+
+TASKS: dict[str, Callable[[Clients, int], Task]] = {
+    "linear": lambda clients, classes: tasks.linear_regression(clients),
+    "logistic": lambda clients, classes: tasks.logistic_regression(clients),
+    "softmax": tasks.softmax_regression,
+    "mean": lambda clients, classes: tasks.mean_estimation(clients),
+}
+
+
+def federation(problem: Problem, rng: Generator) -> Federation:
+    """The clients of one trial."""
+    if isinstance(problem, Folder):
+        target = None if problem.task == "mean" else problem.target
+        return Federation(read_folder(problem.path, target, intercept=problem.intercept, dtype=problem.dtype))
+    make: Callable[..., Federation]
+    if isinstance(problem, MixedRegression):
+        make = partial(mixed_regression, noise_variance=problem.noise_variance)
+    elif isinstance(problem, GaussianMeans):
+        make = partial(gaussian_means, noise_variance=problem.noise_variance)
+    else:
+        make = poisson_means
+    return make(
+        rng,
+        clients=problem.clients,
+        clusters=problem.clusters,
+        samples=problem.sample_rule,
+        dim=problem.dim,
+        byzantine=problem.byzantine,
+        shares=None if problem.shares == "equal" else problem.shares,
+        dtype=problem.dtype,
+    )
+
+
+def task(problem: Problem, clients: Clients) -> Task:
+    """What the clients compute."""
+    if isinstance(problem, Folder):
+        return TASKS[problem.task](clients, problem.classes)
+    return TASKS["linear" if isinstance(problem, MixedRegression) else "mean"](clients, 0)
+
+
+def attack(section: AttackSection) -> attacks.Attack:
+    return attacks.Attack(PAYLOADS[section.kind], TARGETS[section.target], section.scale)
+
+
+def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Array:
+    """The first (k, d) centres."""
+    clusters, init = config.problem.clusters, config.algorithm.init
+    if init == "bernoulli":
+        centres = initialise.bernoulli(clusters, dim, rng)
+    elif init == "gaussian":
+        centres = initialise.gaussian(clusters, dim, rng)
+    elif init == "warm" and truth is not None:
+        centres = initialise.warm(truth, config.algorithm.warm, rng)
+    else:
+        try:
+            centres = initialise.from_file(init, clusters, dim)
+        except ValueError as error:
+            raise ValueError(f"algorithm.init: {error} (or use bernoulli, gaussian, warm)") from None
+    return centres.astype(np.dtype(config.problem.dtype))
+
+
+def projection(section: AlgorithmSection) -> Projection:
+    constraints: dict[str, Projection] = {
+        "none": unconstrained,
+        "l2-ball": partial(l2_ball, radius=section.radius),
+        "box": partial(box, radius=section.radius),
+    }
+    return constraints[section.project]
+
+
+def rule(method: str, section: AlgorithmSection) -> Aggregator:
+    """The aggregator behind a method."""
+    if method == "ifca":
+        return mean
+    if method in ("brifca-trimmed", "three-stage"):
+        return partial(trimmed_mean, trim=section.trim)
+    return median
+
+
+def algorithm(method: str, config: Config, task: Task, truth: Truth | None) -> Algorithm:
+    """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference."""
+    section = config.algorithm
+    if method == "local":
+        return LocalMinimisers(task, section.ridge)
+    if method == "oracle":
+        if truth is None:
+            raise ValueError("run.methods: oracle needs the truth")
+        return Oracle(task, truth.labels, section.ridge)
+    descent = ClusteredDescent(
+        Server(rule(method, section), projection(section), section.empty, section.trim),
+        rounds=section.rounds,
+        size=None if section.step == "auto" else section.step,
+        tolerance=section.tolerance,
+        resample=section.resample,
+    )
+    if method == "three-stage":
+        return ThreeStage(descent, section.clustering_rounds, section.clustering_starts, section.ridge, section.trim)
+    return descent

@@ -1,0 +1,210 @@
+"""One trial: one draw of data and start, every method on it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from coterie.arrays import Array, Bools, as_numpy
+from coterie.data import Truth
+from coterie.experiments import tables
+from coterie.experiments.config import Config
+from coterie.intake import Verdict
+from coterie.metrics import NOT_APPLICABLE, Metrics, contamination, evaluate
+from coterie.simulate import Round, SimulatedNetwork, choices, play, stream
+from coterie.tasks import Task
+
+Row = dict[str, Any]
+OnRound = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method gave in one trial."""
+
+    metrics: Metrics
+    rounds: list[Row]
+    audit: list[Row]
+    centres: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What all methods gave in one trial."""
+
+    trial: int
+    methods: dict[str, MethodResult]
+
+
+def check(config: Config) -> None:
+    """Find what only the files can tell (a folder of clients, a file of centres) before any work is done."""
+    problem = config.problem
+    if problem.kind != "folder" and config.algorithm.init in ("bernoulli", "gaussian", "warm"):
+        return
+    clients = draw_trial(config, 0).task.clients
+    if problem.clusters > clients.count:
+        raise ValueError(
+            f"problem.clusters: must be at most the number of clients ({clients.count}), got {problem.clusters}"
+        )
+    needed = 2 * config.algorithm.rounds
+    if config.algorithm.resample and clients.sizes.min() < needed:
+        raise ValueError(
+            f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, "
+            f"the smallest has {clients.sizes.min()}"
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of data and start, which all methods of a trial share."""
+
+    config: Config
+    trial: int
+    task: Task
+    truth: Truth | None
+    start: Array
+
+    def stream(self, purpose: str) -> Generator:
+        return stream(self.config.run.seed, self.trial, purpose)
+
+
+def draw_trial(config: Config, trial: int) -> Draw:
+    """The data, the task and the first centres of a trial."""
+    drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
+    task = tables.task(config.problem, drawn.clients)
+    start = tables.start(config, task.dim, drawn.truth, stream(config.run.seed, trial, "start"))
+    return Draw(config, trial, task, drawn.truth, start)
+
+
+def run_trial(config: Config, trial: int, on_round: OnRound = lambda: None) -> TrialResult:
+    """All methods on one draw. Same seed, same bits: every stream is keyed by trial and purpose, and the
+    linear algebra runs on one thread, since its rounding depends on the number of threads."""
+    # a method that diverges may overflow; the result says so, a warning would not add to it
+    with threadpool_limits(limits=1), np.errstate(all="ignore"):
+        draw = draw_trial(config, trial)
+        results: dict[str, MethodResult] = {m: _run_method(m, draw, on_round) for m in config.methods}
+        if draw.truth is not None:
+            oracle = results.get("oracle") or _run_method("oracle", draw, lambda: None)
+            floor = oracle.metrics["matched_dist"]
+            for result in results.values():
+                result.metrics["oracle_ratio"] = result.metrics["matched_dist"] / floor if floor > 0 else math.nan
+    return TrialResult(trial, results)
+
+
+def _run_method(method: str, draw: Draw, on_round: OnRound) -> MethodResult:
+    task, section = draw.task, draw.config.algorithm
+    algorithm = tables.algorithm(method, draw.config, task, draw.truth)
+    rule = tables.rule(method, section)
+    rule(draw.start)  # compiled before the clock starts
+    byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine
+    network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)
+    recorder = Recorder(task, draw.truth, byzantine)
+    first = draw.start[:1] if method == "global" else draw.start
+    seconds, began = 0.0, time.perf_counter()
+    for played in play(algorithm, network, first, draw.stream("server")):
+        seconds += time.perf_counter() - began
+        recorder.add(played)
+        on_round()
+        began = time.perf_counter()
+    return recorder.finish(seconds)
+
+
+@dataclass
+class Recorder:
+    """Collects per-round rows and the audit of one method."""
+
+    task: Task
+    truth: Truth | None
+    byzantine: Bools
+    rows: list[Row] = field(default_factory=list)
+    last: Round | None = None
+
+    def __post_init__(self) -> None:
+        m = self.task.clients.count
+        self.refused = np.zeros(m, dtype=np.int64)
+        self.changed = np.zeros(m, dtype=np.int64)
+        self.trimmed = np.zeros(m)
+        self.counted = np.zeros(m, dtype=np.int64)
+        self.labels = np.full(m, -1)
+        self.faults: list[set[int]] = [set() for _ in range(m)]
+
+    def add(self, played: Round) -> None:
+        """Take in one round."""
+        self.last = played
+        state, exchange = played
+        if exchange is None:
+            return
+        row: Row = {"round": state.round}
+        if self.truth is not None:
+            row |= evaluate(state.centres, exchange.labels, self.truth)
+            share = contamination(exchange.labels, self.byzantine, state.centres.shape[0])
+            row["contamination"] = float(share.max())
+        row["movement"] = exchange.movement
+        row["refused"] = int((exchange.verdicts != Verdict.ACCEPTED).sum())
+        row["empty"] = int((exchange.sizes == 0).sum())
+        row["stuck"] = exchange.stuck
+        row["sizes"] = " ".join(str(size) for size in exchange.sizes)
+        self.rows.append(row)
+        self._audit(exchange.labels, exchange.verdicts, exchange.trimmed)
+
+    def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any]) -> None:
+        self.refused += verdicts != Verdict.ACCEPTED
+        self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
+        self.labels = np.where(labels >= 0, labels, self.labels)
+        self.trimmed += np.nan_to_num(trimmed)
+        self.counted += labels >= 0
+        for client in np.flatnonzero(verdicts != Verdict.ACCEPTED):
+            self.faults[client].add(int(verdicts[client]))
+
+    def finish(self, seconds: float) -> MethodResult:
+        """The final metrics, on the labels that the clients would choose now."""
+        assert self.last is not None
+        state = self.last.state
+        labels = choices(self.task, state)
+        metrics: Metrics = dict.fromkeys(
+            ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio"), NOT_APPLICABLE
+        )
+        if self.truth is not None:
+            metrics |= evaluate(state.centres, labels, self.truth)
+        metrics["loss"] = self._loss(labels)
+        metrics["rounds"] = float(state.round)
+        metrics["seconds"] = seconds
+        return MethodResult(metrics, self.rows, self._audit_rows(labels), as_numpy(state.centres))
+
+    def _loss(self, labels: NDArray[Any]) -> float:
+        """The mean local loss of the honest clients at the centre of their cluster."""
+        assert self.last is not None
+        centres = self.last.state.centres
+        if centres.shape[0] == self.task.clients.count:
+            return NOT_APPLICABLE  # one model per client, fitted to its own samples, says nothing
+        judged = ~self.byzantine & (labels >= 0)
+        losses = as_numpy(self.task.losses(centres))
+        return float(losses[judged, labels[judged]].mean()) if judged.any() else NOT_APPLICABLE
+
+    def _audit_rows(self, labels: NDArray[Any]) -> list[Row]:
+        rounds = max(1, len(self.rows))
+        rows = []
+        for client, name in enumerate(self.task.clients.names):
+            truth: Row = {}
+            if self.truth is not None:
+                truth = {"byzantine": int(self.byzantine[client]), "true_cluster": int(self.truth.labels[client])}
+            rows.append(
+                {
+                    "client": name,
+                    **truth,
+                    "cluster": int(labels[client]),
+                    "trimmed": round(float(self.trimmed[client] / max(1, self.counted[client])), 6),
+                    "refused": round(float(self.refused[client] / rounds), 6),
+                    "reasons": " ".join(Verdict(v).name.lower().replace("_", "-") for v in sorted(self.faults[client])),
+                    "changed": int(self.changed[client]),
+                }
+            )
+        return rows

@@ -1,0 +1,139 @@
+"""The door of the server: whatever arrives is untrusted.
+
+A malformed reply is refused and recorded. It never raises, never stops a round and never reaches an
+aggregator. Simulation and real federation come through here alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.arrays import Array, Bools, Ints, as_numpy, namespace
+
+
+class Verdict(IntEnum):
+    """What became of a client's reply in a round. SILENT: none came."""
+
+    ACCEPTED = 0
+    SILENT = 1
+    UNKNOWN_CLIENT = 2
+    WRONG_ROUND = 3
+    DUPLICATE = 4
+    WRONG_LABEL = 5
+    WRONG_TYPE = 6
+    WRONG_SHAPE = 7
+    NOT_FINITE = 8
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What arrived in one round, one entry per message, in the order of arrival.
+
+    From the network each field is a list of anything. A simulation passes arrays where all entries are
+    well-typed, which is checked as a whole and costs nothing per client.
+    """
+
+    clients: Sequence[Any] | Ints
+    rounds: Sequence[Any] | Ints
+    labels: Sequence[Any] | Ints
+    updates: Sequence[Any] | Array
+
+
+class Accepted(NamedTuple):
+    """The replies that passed, and the verdict on every client."""
+
+    clients: Ints  # (rows,)
+    labels: Ints  # (rows,)
+    updates: Array  # (rows, dim)
+    verdicts: Ints  # (m,), the fault of each client's first reply, by Verdict
+
+
+def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
+    """Let through the well-formed replies of this round; the first one of each client counts.
+
+    like: a (…, dim) array whose last axis, kind and dtype an update must have (the centres).
+    A client whose first reply is fine and that sends another keeps the first, with verdict DUPLICATE.
+
+    >>> one = Replies([0, 1], [7, 7], [0, 5], [np.zeros(2), np.zeros(2)])
+    >>> admit(one, clients=2, clusters=2, round=7, like=np.zeros((2, 2))).verdicts.tolist()
+    [0, 5]
+    """
+    known = _whole_numbers(replies.clients, clients)
+    faults = np.full(len(known), int(Verdict.ACCEPTED))
+    shape, kind, finite = _check_updates(replies.updates, like)
+    # the later line wins, so the most basic fault is named
+    faults[~finite] = Verdict.NOT_FINITE
+    faults[~shape] = Verdict.WRONG_SHAPE
+    faults[~kind] = Verdict.WRONG_TYPE
+    faults[~_whole_numbers(replies.labels, clusters)] = Verdict.WRONG_LABEL
+    faults[~_equal_to(replies.rounds, round)] = Verdict.WRONG_ROUND
+    faults[~known] = Verdict.UNKNOWN_CLIENT
+
+    senders = _as_numbers(replies.clients, known)
+    firsts = np.zeros(len(senders), dtype=np.bool_)
+    firsts[np.unique(senders, return_index=True)[1]] = True
+    firsts &= known
+    passed = np.flatnonzero((faults == Verdict.ACCEPTED) & firsts)
+
+    verdicts = np.full(clients, int(Verdict.SILENT))
+    verdicts[senders[firsts]] = faults[firsts]
+    again = senders[known & ~firsts]
+    verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
+    labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
+    return Accepted(senders[passed], labels, _stack(replies.updates, passed, like), verdicts)
+
+
+def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
+    """Which entries are whole numbers in [0, limit)."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+        inside: Bools = (values >= 0) & (values < limit)
+        return inside
+    return np.array([_is_whole(value) and 0 <= value < limit for value in values], dtype=np.bool_)
+
+
+def _as_numbers(values: Sequence[Any] | Ints, sound: Bools) -> Ints:
+    """The entries as integers, -1 where they are not sound."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+        return np.where(sound, values, -1)
+    return np.array([int(value) if ok else -1 for value, ok in zip(values, sound, strict=True)], dtype=np.int64)
+
+
+def _equal_to(values: Sequence[Any] | Ints, expected: int) -> Bools:
+    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+        return np.asarray(values == expected)
+    return np.array([_is_whole(value) and value == expected for value in values], dtype=np.bool_)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, Bools, Bools]:
+    """Per update: has it the right shape, the right kind and dtype, only finite values."""
+    count, dim = len(updates), like.shape[-1]
+    if isinstance(updates, type(like)) and updates.dtype == like.dtype:
+        shaped = np.full(count, tuple(updates.shape) == (count, dim))
+        if not shaped.all():
+            return shaped, np.ones(count, dtype=np.bool_), shaped
+        finite = as_numpy(namespace(like).all(namespace(like).isfinite(updates), axis=-1))
+        return shaped, np.ones(count, dtype=np.bool_), finite
+    shape, kind, finite = np.zeros((3, count), dtype=np.bool_)
+    for i, update in enumerate(updates):
+        kind[i] = isinstance(update, type(like)) and update.dtype == like.dtype
+        shape[i] = kind[i] and tuple(update.shape) == (dim,)
+        finite[i] = shape[i] and bool(namespace(like).all(namespace(like).isfinite(update)))
+    return shape, kind, finite
+
+
+def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array) -> Array:
+    if isinstance(updates, type(like)):
+        return updates if len(rows) == len(updates) else updates[rows]
+    xp = namespace(like)
+    if len(rows) == 0:
+        return xp.zeros((0, like.shape[-1]), dtype=like.dtype)
+    return xp.stack([updates[i] for i in rows])

@@ -1,0 +1,102 @@
+"""How good the estimates are, against the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy
+from coterie.data import Truth
+
+Metrics = dict[str, float]
+
+NOT_APPLICABLE = math.nan
+
+
+def distances(centres: Array, truth: Array) -> Floats:
+    """(k̂, k): ‖θ̂_i − θ*_j‖ in float64; infinite where an estimate is not finite."""
+    between = cdist(as_numpy(centres).astype(np.float64), as_numpy(truth).astype(np.float64))
+    return np.asarray(np.nan_to_num(between, nan=np.inf, posinf=np.inf))
+
+
+def nearest_distance(centres: Array, truth: Array) -> float:
+    """The paper's `dist`: each estimate to its nearest truth, averaged. Two estimates on one truth cost nothing."""
+    return float(distances(centres, truth).min(axis=1).mean())
+
+
+def matched_distance(centres: Array, truth: Array) -> float:
+    """The least mean distance under a one-to-one matching of estimates and truths (Hungarian algorithm).
+
+    >>> matched_distance(np.array([[0.0], [0.1]]), np.array([[0.0], [1.0]]))
+    0.45
+    """
+    cost = distances(centres, truth)
+    finite = np.where(np.isfinite(cost), cost, 1e300)  # the solver refuses infinities
+    return float(cost[linear_sum_assignment(finite)].mean())
+
+
+def contingency(labels: Ints, truth: Ints) -> Ints:
+    """Counts of clients by (label, true label)."""
+    table = np.zeros((int(labels.max()) + 1, int(truth.max()) + 1), dtype=np.int64)
+    np.add.at(table, (labels, truth), 1)
+    return table
+
+
+def adjusted_rand_index(labels: Ints, truth: Ints) -> float:
+    """Agreement of two partitions, 1 for the same and 0 on average for chance (Hubert and Arabie, 1985)."""
+    table = contingency(labels, truth)
+
+    def pairs(counts: Ints) -> float:
+        return float((counts * (counts - 1) // 2).sum())
+
+    both, rows, columns = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
+    total = len(labels) * (len(labels) - 1) / 2
+    expected = rows * columns / total if total else 0.0
+    highest = (rows + columns) / 2
+    return 1.0 if highest == expected else (both - expected) / (highest - expected)
+
+
+def misclustered_fraction(labels: Ints, truth: Ints) -> float:
+    """The fraction outside the best one-to-one matching of labels and true clusters."""
+    table = contingency(labels, truth)
+    return 1.0 - float(table[linear_sum_assignment(-table)].sum()) / len(labels)
+
+
+def evaluate(centres: Array, labels: Ints, truth: Truth) -> Metrics:
+    """dist, matched_dist, ari and misclustered of the estimates; the last two over the honest clients.
+
+    One model per client (as many centres as clients, each its own label) is judged over the honest clients
+    alone: dist to the nearest truth, matched_dist to the client's own, and no clustering to speak of.
+    One model for all stands for every cluster. A client whose replies are refused (label -1) is left out.
+    """
+    honest = np.flatnonzero(~truth.byzantine & (labels >= 0))
+    k, m = truth.centres.shape[0], len(truth.labels)
+    if centres.shape[0] == m and m != k:
+        between = distances(centres, truth.centres)[honest]
+        own = between[np.arange(len(honest)), truth.labels[honest]]
+        return {
+            "dist": float(between.min(axis=1).mean()),
+            "matched_dist": float(own.mean()),
+            "ari": NOT_APPLICABLE,
+            "misclustered": NOT_APPLICABLE,
+        }
+    if centres.shape[0] == 1:
+        centres = as_numpy(centres).repeat(k, axis=0)
+    clustered = len(honest) > 0
+    return {
+        "dist": nearest_distance(centres, truth.centres),
+        "matched_dist": matched_distance(centres, truth.centres),
+        "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
+        "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
+    }
+
+
+def contamination(labels: Ints, byzantine: Bools, clusters: int) -> Floats:
+    """(clusters,): the true Byzantine share among the clients counted in each cluster; 0 where it is empty."""
+    counted = labels >= 0
+    sizes = np.bincount(labels[counted], minlength=clusters)
+    liars = np.bincount(labels[counted & byzantine], minlength=clusters)
+    return liars / np.maximum(sizes, 1)

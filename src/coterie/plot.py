@@ -1,0 +1,75 @@
+"""Pictures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.experiments import TrialResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLES = {
+    "brifca-median": "tab:blue",
+    "brifca-trimmed": "tab:green",
+    "ifca": "tab:red",
+    "three-stage": "tab:purple",
+    "global": "tab:brown",
+    "local": "tab:gray",
+    "oracle": "black",
+}
+LABELS = {"matched_dist": "matched distance to the true centres", "movement": "largest movement of a centre"}
+
+
+def _leave_out_divergence(axes: Axes) -> None:
+    """A method that runs away must not flatten the others: show three decades above the lowest curve."""
+    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()])
+    heights = heights[np.isfinite(heights) & (heights > 0)]
+    if heights.size and heights.max() > 1e3 * heights.min():
+        axes.set_ylim(heights.min() / 1.5, 1e3 * heights.min())
+
+
+def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = "") -> None:
+    """Matched distance by round, mean over trials with a band of one standard error, as PNG (or SVG, PDF).
+
+    Methods without rounds are horizontal lines. Where the truth is unknown: how far the centres still move.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    methods = trials[0].methods
+    metric = "matched_dist" if any("matched_dist" in row for m in methods.values() for row in m.rounds) else "movement"
+    for name in methods:
+        curves = [[row[metric] for row in trial.methods[name].rounds] for trial in trials]
+        color = STYLES.get(name)
+        if not any(curves):
+            final = [trial.methods[name].metrics.get(metric, np.nan) for trial in trials]
+            if np.isfinite(final).all():
+                axes.axhline(float(np.mean(final)), color=color, linestyle="--", linewidth=1.2, label=name)
+            continue
+        longest = max(len(curve) for curve in curves)
+        # a trial that stopped early stays where it was
+        values = np.array([curve + curve[-1:] * (longest - len(curve)) for curve in curves], dtype=np.float64)
+        mean = values.mean(axis=0)
+        rounds = np.arange(1, longest + 1)
+        axes.plot(rounds, mean, color=color, linewidth=1.6, label=name)
+        if len(trials) > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(trials))
+            axes.fill_between(
+                rounds, np.maximum(mean - error, 1e-12), mean + error, color=color, alpha=0.18, linewidth=0
+            )
+    axes.set_yscale("log")
+    _leave_out_divergence(axes)
+    axes.set_xlabel("round")
+    axes.set_ylabel(LABELS[metric])
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.25, which="both")
+    axes.legend(fontsize=9)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,57 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from coterie.experiments.summary import Statistic, Summary
+
+COLUMNS = {
+    "dist": "dist",
+    "matched_dist": "matched dist",
+    "ari": "ARI",
+    "oracle_ratio": "x oracle",
+    "loss": "loss",
+    "rounds": "rounds",
+    "seconds": "seconds",
+}
+
+
+def cell(statistic: Statistic, digits: int) -> str:
+    """mean ± standard error, or a dash."""
+    mean, error = statistic["mean"], statistic["se"]
+    if mean is None:
+        return "-"
+    return number(mean, digits) if error is None else f"{number(mean, digits)} ± {number(error, digits)}"
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed point while it is readable, else with an exponent."""
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"
+
+
+def shown(summary: Summary) -> Sequence[str]:
+    """The metrics worth a column: those that some method has; the loss only where there is no truth."""
+    having = [m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())]
+    return [m for m in having if m != "loss" or "dist" not in having]
+
+
+def as_table(summary: Summary, title: str = "") -> Table:
+    """One row per method, mean ± standard error over the trials."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    for metric in shown(summary):
+        table.add_column(COLUMNS[metric], justify="right")
+    for method, statistics in summary.items():
+        cells = []
+        for metric in shown(summary):
+            if metric in ("rounds", "seconds"):
+                mean = statistics[metric]["mean"]
+                cells.append("-" if mean is None else f"{mean:.{0 if metric == 'rounds' else 2}f}")
+            else:
+                cells.append(cell(statistics[metric], 2 if metric == "oracle_ratio" else 3))
+        table.add_row(method, *cells)
+    return table

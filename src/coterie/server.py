@@ -1,0 +1,106 @@
+"""The server's half of a round: one pure step from centres and accepted replies to new centres."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from coterie.aggregators import Aggregator, per_cluster, trimmed_share
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like, namespace
+from coterie.intake import Accepted
+
+Projection = Callable[[Array], Array]
+"""Π_Θ row by row: (k, d) -> (k, d)."""
+
+
+def unconstrained(centres: Array) -> Array:
+    """Θ = R^d: no projection."""
+    return centres
+
+
+def l2_ball(centres: Array, radius: float) -> Array:
+    """Θ = {θ : ‖θ‖ ≤ radius}: a longer centre is scaled back.
+
+    >>> l2_ball(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).tolist()
+    [[0.6, 0.8], [0.3, 0.4]]
+    """
+    xp = namespace(centres)
+    norms = xp.linalg.vector_norm(centres, axis=-1, keepdims=True)
+    return xp.where(norms > radius, centres * (radius / xp.where(norms > 0, norms, norms + 1)), centres)
+
+
+def box(centres: Array, radius: float) -> Array:
+    """Θ = [−radius, radius]^d: every coordinate is clipped."""
+    return namespace(centres).clip(centres, -radius, radius)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server does with the accepted replies of a round.
+
+    aggregate: the rule per cluster. project: Π_Θ. empty: what becomes of a cluster that nobody chose: `keep`
+    its centre, or take the update of one `random-client`, as the paper's reference code does. trim: the
+    fraction per side that the audit counts as "trimmed".
+    """
+
+    aggregate: Aggregator
+    project: Projection = unconstrained
+    empty: Literal["keep", "random-client"] = "keep"
+    trim: float = 0.05
+
+
+class Step(NamedTuple):
+    """The outcome of a server step."""
+
+    centres: Array  # (k, d)
+    sizes: Ints  # (k,), accepted replies per cluster
+    trimmed: Floats  # (rows,), per accepted reply the share of its coordinates that stands outside
+    stuck: Bools  # (k,), True where the step was not finite and the centre stayed
+
+
+def take_step(server: Server, centres: Array, accepted: Accepted, steps: Floats, rng: Generator) -> Step:
+    """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
+
+    steps: (k,), γ_j. A cluster with no accepted reply keeps its centre (see `Server.empty`), and so does one
+    whose step would not be finite: the mean of updates near the largest float is infinite.
+    """
+    xp = namespace(centres)
+    gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0])
+    if server.empty == "random-client" and len(accepted.clients):
+        stand_ins = rng.integers(len(accepted.clients), size=int((sizes == 0).sum()))
+        if stand_ins.size:
+            gradients = like(as_numpy(gradients).copy(), centres)
+            gradients[np.flatnonzero(sizes == 0)] = accepted.updates[stand_ins]
+    moved = server.project(centres - like(np.asarray(steps)[:, None], centres) * gradients)
+    finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
+    shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
+    return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0])
+
+
+def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
+    """(clusters,): γ_j = 1/L_j, with L_j judged from what the members of the cluster report.
+
+    curvatures: (rows, 2) as in `Task.curvatures`, labels: (rows,). A client's own curvature λ_max
+    overestimates that of a cluster of c clients, whose mean has c times the samples: by the
+    Marchenko–Pastur edge √L(c) = √λ_max − √(trace/n)·(1 − 1/√c). So a small cluster at d ≥ n gets the
+    short step it needs and a large one the long step it can take. Medians over the members keep a
+    Byzantine minority from choosing the step; c is taken as 2c/π, the efficiency of a median.
+    Values that are not positive are ignored; a cluster that reports nothing takes those of all.
+    """
+    usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
+    known = np.sqrt(np.where(usable[:, None], curvatures, 0.0))
+    steps = np.zeros(clusters)
+    for cluster in range(clusters):
+        members = usable & (labels == cluster)
+        chosen = members if members.any() else usable
+        if not chosen.any():
+            continue
+        steepest, excess = np.median(known[chosen], axis=0)
+        pooled = max(1.0, 2 * int((labels == cluster).sum()) / np.pi)
+        root = steepest - excess * (1 - 1 / np.sqrt(pooled))
+        steps[cluster] = 1.0 / max(root, 1e-3 * steepest) ** 2
+    return steps

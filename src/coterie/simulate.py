@@ -1,0 +1,109 @@
+"""A federation in one process: the clients with their adversary, and the only loop over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator, SeedSequence, default_rng
+
+from coterie.aggregators import Aggregator, mean
+from coterie.algorithms import Algorithm, Exchange, Network, State
+from coterie.arrays import Array, Bools, Ints, namespace
+from coterie.assignment import assign, respond
+from coterie.attacks import Attack, View
+from coterie.intake import Replies
+from coterie.tasks import Task
+
+
+def stream(seed: int, trial: int, purpose: str) -> Generator:
+    """The random generator of one trial for one purpose ("data", "start", …).
+
+    Streams are keyed by name, so a result depends neither on which other streams were drawn from, nor on
+    the order of the trials, nor on the number of workers.
+    """
+    return default_rng(SeedSequence(seed, spawn_key=(trial, *purpose.encode())))
+
+
+@dataclass(frozen=True)
+class SimulatedNetwork:
+    """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
+
+    aggregate: the server's rule, which an omniscient adversary knows. rng: the adversary's randomness.
+    """
+
+    task: Task
+    byzantine: Bools
+    attack: Attack | None
+    rng: Generator
+    aggregate: Aggregator = mean
+
+    @property
+    def count(self) -> int:
+        return self.task.clients.count
+
+    @cached_property
+    def _liars(self) -> Task:
+        return self.task.on(self.task.clients.take(np.flatnonzero(self.byzantine)))
+
+    def gradients(
+        self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
+    ) -> Replies:
+        fixed = None if labels is None else np.maximum(labels, 0)
+        honest = respond(self.task, centres, fixed, part)
+        return self._send(round, centres, honest.labels, honest.updates)
+
+    def minimisers(self, like: Array, ridge: float) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.minimisers(ridge))
+
+    def curvatures(self) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.curvatures())
+
+    def _send(self, round: int, centres: Array | None, labels: Ints, updates: Array) -> Replies:
+        clients = np.arange(self.count)
+        rounds = np.full(self.count, round)
+        if self.attack is None or not self.byzantine.any():
+            return Replies(clients, rounds, labels, updates)
+        view = View(round, centres, labels, updates, self.byzantine, self._liars, self.aggregate, self.rng)
+        forged = self.attack(view)
+        liars = np.flatnonzero(self.byzantine)
+        if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
+            labels, updates = labels.copy(), namespace(updates).asarray(updates, copy=True)
+            labels[liars], updates[liars] = forged.labels, forged.updates
+            return Replies(clients, rounds, labels, updates)
+        # malformed on purpose: message by message, as from a network
+        messages: list[list[Any]] = [clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)]
+        lies = [forged.rounds or [round] * len(liars), forged.labels, forged.updates]
+        for field, values in zip(messages[1:], lies, strict=True):
+            for place, value in zip(liars.tolist(), values, strict=True):
+                field[place] = value
+        if forged.repeated:
+            for field in messages:
+                field.extend([field[place] for place in liars.tolist()])
+        return Replies(*messages)
+
+
+class Round(NamedTuple):
+    """The state after a round, and what the server saw in it (None for round 0, the start)."""
+
+    state: State
+    exchange: Exchange | None
+
+
+def play(algorithm: Algorithm, network: Network, start: Array, rng: Generator) -> Iterator[Round]:
+    """Run an algorithm against a network, round by round, until it has done its rounds or stands still."""
+    state = algorithm.init(network, start, rng)
+    yield Round(state, None)
+    for _ in range(algorithm.rounds):
+        state, exchange = algorithm.step(state, network, rng)
+        yield Round(state, exchange)
+        if exchange.movement <= algorithm.tolerance and algorithm.tolerance > 0:
+            return
+
+
+def choices(task: Task, state: State) -> Ints:
+    """(m,): the cluster of every client under the final centres: its own choice, or the server's fixed one."""
+    return assign(task.losses(state.centres)) if state.fixed is None else state.fixed

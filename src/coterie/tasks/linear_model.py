@@ -1,0 +1,208 @@
+"""Models whose loss depends on the features through scores x·W: least squares, logistic, softmax.
+
+F_i(θ) = (1/n_i) Σ_l ℓ(x^{i,l}·W, y^{i,l}) with θ the flattened W of shape (columns, outputs). The three
+differ only in ℓ, so a task is the data plus a small tuple of pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lstsq, solve
+from scipy.optimize import minimize
+
+from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie.data import Clients
+
+POWER_STEPS = 30
+
+
+class Loss(NamedTuple):
+    """ℓ(s, y) for scores s (…, outputs) and targets y (…).
+
+    value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s².
+    """
+
+    outputs: int
+    value: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+    curvature: float
+
+
+def squared_loss() -> Loss:
+    """ℓ(s, y) = (s − y)², as in the paper (no factor ½, so the gradient carries a 2)."""
+    return Loss(1, lambda s, y: (s[..., 0] - y) ** 2, lambda s, y: 2.0 * (s - y[..., None]), 2.0)
+
+
+def logistic_loss() -> Loss:
+    """ℓ(s, y) = log(1 + e^s) − y·s for y ∈ {0, 1}, computed without overflow."""
+
+    def value(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        s = s[..., 0]
+        return xp.where(s > 0, s, 0.0 * s) + xp.log1p(xp.exp(-xp.abs(s))) - y * s
+
+    def slope(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        return 0.5 * (1.0 + xp.tanh(0.5 * s)) - y[..., None]
+
+    return Loss(1, value, slope, 0.25)
+
+
+def softmax_loss(classes: int) -> Loss:
+    """ℓ(s, y) = log Σ_c e^{s_c} − s_y for y ∈ {0, …, classes − 1}, computed without overflow."""
+    if classes < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}")
+
+    def hot(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        return xp.astype(y[..., None] == xp.arange(classes, dtype=y.dtype), s.dtype)
+
+    def value(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        s = s - xp.max(s, axis=-1, keepdims=True)
+        return xp.log(xp.sum(xp.exp(s), axis=-1)) - xp.sum(s * hot(s, y), axis=-1)
+
+    def slope(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        return e / xp.sum(e, axis=-1, keepdims=True) - hot(s, y)
+
+    return Loss(classes, value, slope, 0.5)
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model with loss ℓ on the clients' samples; see `coterie.tasks.Task` for the methods."""
+
+    clients: Clients
+    loss: Loss
+    minimise: Callable[[NDArray[Any], NDArray[Any], float], Floats]
+
+    def __post_init__(self) -> None:
+        if self.clients.targets is None:
+            raise ValueError("targets are missing: a regression task needs them")
+
+    @property
+    def dim(self) -> int:
+        return self.clients.dim * self.loss.outputs
+
+    def on(self, clients: Clients) -> LinearModel:
+        return replace(self, clients=clients)
+
+    def _weights(self, centres: Array) -> Array:
+        return namespace(centres).reshape(centres, (-1, self.clients.dim, self.loss.outputs))
+
+    def losses(self, centres: Array) -> Array:
+        xp = namespace(centres)
+        k, columns, outputs = self._weights(centres).shape
+        # (columns, k·outputs): the scores under all centres are one matrix product per block
+        weights = xp.reshape(xp.permute_dims(self._weights(centres), (1, 0, 2)), (columns, k * outputs))
+        losses = []
+        for block in self.clients.blocks():
+            c, n, _ = block.features.shape
+            scores = xp.reshape(block.features, (c * n, columns)) @ weights
+            scores = xp.reshape(scores, (c, n, k, outputs))
+            targets = xp.reshape(block.targets, (c, n, 1))
+            losses.append(xp.mean(self.loss.value(scores, targets), axis=1))
+        return xp.concat(losses)
+
+    def gradients(self, centres: Array, labels: Ints) -> Array:
+        xp = namespace(centres)
+        weights = self._weights(centres)
+        gradients = []
+        for block in self.clients.blocks():
+            own = weights[labels[block.start : block.stop]]
+            slope = self.loss.slope(block.features @ own, block.targets) / block.features.shape[1]
+            gradient = xp.permute_dims(block.features, (0, 2, 1)) @ slope
+            gradients.append(xp.reshape(gradient, (gradient.shape[0], self.dim)))
+        return xp.concat(gradients)
+
+    def minimisers(self, ridge: float = 0.0) -> Array:
+        found = np.empty((self.clients.count, self.dim))
+        for client in range(self.clients.count):
+            x, y = self.clients.samples(client)
+            found[client] = self.minimise(as_numpy(x).astype(np.float64), as_numpy(y).astype(np.float64), ridge)
+        return like(found, self.clients.features)
+
+    def curvatures(self) -> Floats:
+        bound = [gram_curvatures(block.features) for block in self.clients.blocks()]
+        return self.loss.curvature * np.concatenate(bound)
+
+
+def gram_curvatures(features: Array) -> Floats:
+    """(c, n, d) -> (c, 2): λ_max(XᵀX/n) by power iteration, and tr(XᵀX/n)/n."""
+    xp = namespace(features)
+    c, n, d = features.shape
+    transposed = xp.permute_dims(features, (0, 2, 1))
+    # a fixed start without structure: data orthogonal to it are improbable, and the result is repeatable
+    start = np.random.default_rng(0).standard_normal((1, d, 1))
+    vector = like(np.broadcast_to(start, (c, d, 1)), features)
+    for _ in range(POWER_STEPS):
+        vector = transposed @ (features @ vector)
+        vector = vector / (xp.linalg.vector_norm(vector, axis=1, keepdims=True) + 1e-30)
+    top = xp.sum((features @ vector) ** 2, axis=(1, 2)) / n
+    trace = xp.sum(features**2, axis=(1, 2)) / n
+    return np.stack([as_numpy(top), as_numpy(trace) / n], axis=1).astype(np.float64)
+
+
+def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm; QR with pivoting, so a singular Gram matrix is no trouble."""
+    n, d = x.shape
+    if ridge == 0:
+        solution: Floats = lstsq(x, y, lapack_driver="gelsy")[0]
+        return solution
+    if d <= n:
+        return np.asarray(solve(x.T @ x + n * ridge * np.eye(d), x.T @ y, assume_a="pos"))
+    return np.asarray(x.T @ solve(x @ x.T + n * ridge * np.eye(n), y, assume_a="pos"))
+
+
+def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float], Floats]:
+    """A local minimiser for a smooth convex loss by L-BFGS from 0.
+
+    On separable data and without ridge the infimum lies at infinity; the search then stops, far out,
+    when the gradient is small.
+    """
+
+    def minimise(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+        n, d = x.shape
+
+        def objective(theta: Floats) -> tuple[float, Floats]:
+            scores = x @ theta.reshape(d, loss.outputs)
+            gradient = (x.T @ loss.slope(scores, y) / n).ravel() + 2 * ridge * theta
+            return float(loss.value(scores, y).mean() + ridge * theta @ theta), gradient
+
+        found = minimize(objective, np.zeros(d * loss.outputs), jac=True, method="L-BFGS-B")
+        return np.asarray(found.x)
+
+    return minimise
+
+
+def _check_classes(clients: Clients, classes: int) -> None:
+    if clients.targets is None:
+        return  # LinearModel says so itself
+    wrong = ~np.isin(as_numpy(clients.targets), np.arange(classes))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        client = int(np.searchsorted(clients.offsets, row, side="right")) - 1
+        raise ValueError(
+            f"client {clients.names[client]}, row {row - clients.offsets[client] + 1}: target "
+            f"{as_numpy(clients.targets)[row]} is not a class from 0 to {classes - 1}"
+        )
+
+
+def logistic_regression(clients: Clients) -> LinearModel:
+    """Logistic regression; targets are 0 or 1, θ has one entry per feature column."""
+    _check_classes(clients, 2)
+    return LinearModel(clients, logistic_loss(), smooth_minimiser(logistic_loss()))
+
+
+def softmax_regression(clients: Clients, classes: int) -> LinearModel:
+    """Softmax regression; targets are 0 … classes − 1, θ is the flattened (columns, classes) matrix."""
+    loss = softmax_loss(classes)
+    _check_classes(clients, classes)
+    return LinearModel(clients, loss, smooth_minimiser(loss))

@@ -1,0 +1,100 @@
+"""Tasks whose local risk is a parabola: mean estimation, and linear regression through its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie.data import Clients
+from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """F_i(θ) = floor_i + (θ − a_i)ᵀ G_i (θ − a_i), with G_i = I where `grams` is None.
+
+    a_i is a local minimiser, so nothing cancels: in the textbook form θᵀGθ − 2bᵀθ + c the loss is a
+    small difference of large numbers, and in float32 it can be all rounding error.
+    minima: (m, d), a_i. floors: (m,), F_i(a_i). grams: (m, d, d) or None. build: the same task on other clients.
+    """
+
+    clients: Clients
+    minima: Array
+    floors: Array
+    grams: Array | None
+    build: Callable[[Clients], Quadratic]
+
+    @property
+    def dim(self) -> int:
+        return self.clients.dim
+
+    def on(self, clients: Clients) -> Quadratic:
+        return self.build(clients)
+
+    def _steepen(self, offsets: Array) -> Array:
+        """(m, r, d) -> (m, r, d): each client's offsets times its G_i."""
+        return offsets if self.grams is None else offsets @ self.grams
+
+    def losses(self, centres: Array) -> Array:
+        xp = namespace(centres)
+        offsets = centres[None, :, :] - self.minima[:, None, :]
+        return self.floors[:, None] + xp.sum(offsets * self._steepen(offsets), axis=2)
+
+    def gradients(self, centres: Array, labels: Ints) -> Array:
+        offsets = (centres[labels] - self.minima)[:, None, :]
+        return 2.0 * self._steepen(offsets)[:, 0, :]
+
+    def minimisers(self, ridge: float = 0.0) -> Array:
+        if ridge == 0:
+            return self.minima
+        if self.grams is None:
+            return self.minima / (1.0 + ridge)
+        xp = namespace(self.minima)
+        tilted = self.grams + ridge * xp.eye(self.dim, dtype=self.grams.dtype)
+        return xp.linalg.solve(tilted, self.grams @ self.minima[:, :, None])[:, :, 0]
+
+    def curvatures(self) -> Floats:
+        if self.grams is None:  # the Hessian is 2·I, known without any sampling error
+            return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
+        return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
+
+
+def mean_estimation(clients: Clients) -> Quadratic:
+    """Mean estimation with the square loss f(θ; z) = ‖θ − z‖² (Section 3); the minimiser is the sample mean."""
+    xp = namespace(clients.features)
+    means, spreads = [], []
+    for block in clients.blocks():
+        mean = xp.mean(block.features, axis=1)
+        means.append(mean)
+        spreads.append(xp.mean(xp.sum((block.features - mean[:, None, :]) ** 2, axis=2), axis=1))
+    return Quadratic(clients, xp.concat(means), xp.concat(spreads), None, mean_estimation)
+
+
+def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] = "auto") -> LinearModel | Quadratic:
+    """Linear regression with the square loss f(θ; x, y) = (y − ⟨x, θ⟩)².
+
+    `direct` reads X (n·d numbers per client) in every round, `gram` the statistics XᵀX/n (d²) that are
+    computed once; `auto` takes the smaller: gram when d is less than the mean n_i.
+    """
+    if form not in ("auto", "direct", "gram"):
+        raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')
+    direct = LinearModel(clients, squared_loss(), least_squares)
+    if form == "direct" or (form == "auto" and clients.dim >= clients.sizes.mean()):
+        return direct
+    return _gram_regression(clients)
+
+
+def _gram_regression(clients: Clients) -> Quadratic:
+    minima = LinearModel(clients, squared_loss(), least_squares).minimisers()
+    floors, grams = [], []
+    xp = namespace(clients.features)
+    for block in clients.blocks():
+        own = as_numpy(minima[block.start : block.stop, :]).astype(np.float64)
+        residuals = np.einsum("cnd,cd->cn", as_numpy(block.features), own) - as_numpy(block.targets)
+        floors.append(like((residuals**2).mean(axis=1), clients.features))
+        grams.append(xp.permute_dims(block.features, (0, 2, 1)) @ block.features / block.features.shape[1])
+    return Quadratic(clients, minima, xp.concat(floors), xp.concat(grams), _gram_regression)

@@ -1,0 +1,47 @@
+"""The contract of a task: everything the rest of Coterie may ask the clients' data for."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+from coterie.arrays import Array, Floats, Ints
+from coterie.data import Clients
+
+
+class Task(Protocol):
+    """The local empirical risks F_i(θ) = (1/n_i) Σ_l f(θ; z^{i,l}) of m clients, θ ∈ R^dim."""
+
+    @property
+    def clients(self) -> Clients:
+        """The clients whose data this is."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters of a centre."""
+        ...
+
+    def on(self, clients: Clients) -> Self:
+        """The same task on other clients (a subset, a part of the samples, a pool)."""
+        ...
+
+    def losses(self, centres: Array) -> Array:
+        """(k, dim) -> (m, k): F_i(θ_j)."""
+        ...
+
+    def gradients(self, centres: Array, labels: Ints) -> Array:
+        """(k, dim), (m,) -> (m, dim): ∇F_i at the centre that labels[i] names."""
+        ...
+
+    def minimisers(self, ridge: float = 0.0) -> Array:
+        """(m, dim): each client's argmin F_i(θ) + ridge·‖θ‖²; the one of least norm where there are many."""
+        ...
+
+    def curvatures(self) -> Floats:
+        """(m, 2): per client the largest eigenvalue of the Hessian of F_i, and its trace over n_i.
+
+        Both are upper bounds over θ. The second is what the finite sample adds to the first: for n_i
+        samples with population curvature L, √λ_max ≈ √L + √(trace / n_i) (Marchenko–Pastur edge), so
+        a server can tell how steep the mean of c such clients is. Zero where sampling adds nothing.
+        """
+        ...
