@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie.arrays import Array, Bools, Ints, as_numpy, like
+from coterie.assignment import assign
 from coterie.tasks import Task
 
 
@@ -25,7 +26,8 @@ class View:
     round: the round, or -1 before the first. centres: (k, d) as broadcast, or None where the server asked
     for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
     would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
-    aggregate: the server's rule. rng: the adversary's own randomness.
+    aggregate: the server's rule. rng: the adversary's own randomness. fixed: the server has settled the
+    labels, so that a claim means nothing.
     """
 
     round: int
@@ -36,6 +38,7 @@ class View:
     liars: Task
     aggregate: Callable[[Array], Array]
     rng: Generator
+    fixed: bool = False
 
     @property
     def clusters(self) -> int:
@@ -64,9 +67,15 @@ Payload = Callable[[View, float], Forgery]
 # --- who is attacked ---------------------------------------------------------------------------------
 
 
-def own(view: View) -> Ints:
-    """Each claims the cluster that fits its own data best, as in the paper's experiments."""
-    return view.labels[view.byzantine]
+def own(view: View, scale: float = 1.0) -> Ints:
+    """Each claims the cluster that fits its own data best, argmin_j F_i(scale·θ_j).
+
+    With scale 1 it is the honest choice. In the paper's experiments a Byzantine client works on 3·θ
+    throughout: it chooses by the loss there, and sends the gradient there.
+    """
+    if view.centres is None or scale == 1.0:
+        return view.labels[view.byzantine]
+    return assign(view.liars.losses(scale * view.centres))
 
 
 def smallest(view: View) -> Ints:
@@ -167,6 +176,6 @@ class Attack:
 
     def __call__(self, view: View) -> Forgery:
         labels = view.labels.copy()
-        if view.centres is not None:
+        if view.centres is not None and not view.fixed:
             labels[view.byzantine] = self.target(view)
         return self.payload(replace(view, labels=labels), self.scale)

@@ -13,6 +13,9 @@ from coterie.aggregators import Aggregator, per_cluster, trimmed_share
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like, namespace
 from coterie.intake import Accepted
 
+STEEPER = 3.0
+"""How much steeper than an honest reply a Byzantine one may be before the automatic step overshoots on it."""
+
 Projection = Callable[[Array], Array]
 """Π_Θ row by row: (k, d) -> (k, d)."""
 
@@ -82,13 +85,16 @@ def take_step(server: Server, centres: Array, accepted: Accepted, steps: Floats,
 
 
 def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): γ_j = 1/L_j, with L_j judged from what the members of the cluster report.
+    """(clusters,): γ_j = 1/(3 L_j), with L_j judged from what the members of the cluster report.
 
     curvatures: (rows, 2) as in `Task.curvatures`, labels: (rows,). A client's own curvature λ_max
     overestimates that of a cluster of c clients, whose mean has c times the samples: by the
     Marchenko–Pastur edge √L(c) = √λ_max − √(trace/n)·(1 − 1/√c). So a small cluster at d ≥ n gets the
     short step it needs and a large one the long step it can take. Medians over the members keep a
     Byzantine minority from choosing the step; c is taken as 2c/π, the efficiency of a median.
+    The 3 is for clusters that Byzantine clients hold alone in an early round: replies that are up to three
+    times as steep as honest ones (the paper's attack) then move the centre but do not throw it out of
+    reach, so that honest clients can still choose it later.
     Values that are not positive are ignored; a cluster that reports nothing takes those of all.
     """
     usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
@@ -102,5 +108,5 @@ def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
         steepest, excess = np.median(known[chosen], axis=0)
         pooled = max(1.0, 2 * int((labels == cluster).sum()) / np.pi)
         root = steepest - excess * (1 - 1 / np.sqrt(pooled))
-        steps[cluster] = 1.0 / max(root, 1e-3 * steepest) ** 2
+        steps[cluster] = 1.0 / (STEEPER * max(root, 1e-3 * steepest) ** 2)
     return steps

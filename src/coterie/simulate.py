@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
@@ -25,7 +26,7 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
     Streams are keyed by name, so a result depends neither on which other streams were drawn from, nor on
     the order of the trials, nor on the number of workers.
     """
-    return default_rng(SeedSequence(seed, spawn_key=(trial, *purpose.encode())))
+    return default_rng(SeedSequence(seed, spawn_key=(trial, crc32(purpose.encode()))))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SimulatedNetwork:
     ) -> Replies:
         fixed = None if labels is None else np.maximum(labels, 0)
         honest = respond(self.task, centres, fixed, part)
-        return self._send(round, centres, honest.labels, honest.updates)
+        return self._send(round, centres, honest.labels, honest.updates, fixed=labels is not None)
 
     def minimisers(self, like: Array, ridge: float) -> Replies:
         return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.minimisers(ridge))
@@ -62,12 +63,12 @@ class SimulatedNetwork:
     def curvatures(self) -> Replies:
         return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.curvatures())
 
-    def _send(self, round: int, centres: Array | None, labels: Ints, updates: Array) -> Replies:
+    def _send(self, round: int, centres: Array | None, labels: Ints, updates: Array, fixed: bool = False) -> Replies:
         clients = np.arange(self.count)
         rounds = np.full(self.count, round)
         if self.attack is None or not self.byzantine.any():
             return Replies(clients, rounds, labels, updates)
-        view = View(round, centres, labels, updates, self.byzantine, self._liars, self.aggregate, self.rng)
+        view = View(round, centres, labels, updates, self.byzantine, self._liars, self.aggregate, self.rng, fixed)
         forged = self.attack(view)
         liars = np.flatnonzero(self.byzantine)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):

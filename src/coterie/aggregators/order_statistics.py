@@ -163,16 +163,19 @@ def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     """(rows, d) -> (d,): per column, the mean of the sorted values with rank low ≤ rank < high.
 
-    Same kind, dtype and device out as in. A column with a NaN gives NaN. Sums run in float64.
+    Same kind, dtype and device out as in; whole numbers give float64. A column with a NaN gives NaN.
+    Sums run in float64.
 
     >>> mean_between_ranks(np.array([[3.0], [1.0], [100.0]]), 1, 2)
     array([3.])
     """
     if not 0 <= low < high <= rows.shape[0]:
         raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {rows.shape[0]} rows")
+    xp = namespace(rows)
+    if not xp.isdtype(rows.dtype, "real floating"):
+        rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
         return like(_on_cpu(_native(rows), low, high), rows)
-    xp = namespace(rows)
     ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
     result = ranked[0, :] + xp.mean(ranked - ranked[0, :], axis=0)
     return xp.where(xp.any(xp.isnan(rows), axis=0), float("nan") * result, result)

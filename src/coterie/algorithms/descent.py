@@ -19,7 +19,7 @@ class ClusteredDescent:
 
     With the median as the server's rule it is Option I, with the trimmed mean Option II, with the mean IFCA,
     with one centre a single global model.
-    size: γ, or None for 1/L judged from the clients (`automatic_steps`). resample: the variant of
+    size: γ, or None for a safe share of 1/L judged from the clients (`automatic_steps`). resample: the variant of
     Section 5, fresh samples in every round; needs n_i ≥ 2·rounds.
     """
 

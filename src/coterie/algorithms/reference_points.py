@@ -48,11 +48,10 @@ class Oracle(_Immediate):
     """
 
     labels: Ints
-    ridge: float = 0.0
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:
         pooled = [
-            self.task.on(self.task.clients.pool(np.flatnonzero(self.labels == j))).minimisers(self.ridge)
+            self.task.on(self.task.clients.pool(np.flatnonzero(self.labels == j))).minimisers()
             for j in range(int(self.labels.max()) + 1)
         ]
         return State(0, namespace(start).concat(pooled), fixed=self.labels)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from scipy.spatial.distance import cdist
 
-from coterie.aggregators import geometric_median
+from coterie.aggregators import geometric_median, trim_count
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Floats, Ints, as_numpy, like
@@ -20,7 +20,7 @@ class ThreeStage:
     """Local minimisers, trimmed k-means over them, then descent with the labels fixed.
 
     descent: the third stage, with the trimmed mean as its rule. iterations: of k-means, at most.
-    starts: seeded k-means++ starts, of which the one with the least trimmed cost is taken.
+    starts: trimmed k-means++ starts, of which the one with the least trimmed cost is taken.
     ridge: added to the local risk in the first stage. trim: β of the second stage.
     """
 
@@ -63,13 +63,13 @@ def trimmed_kmeans(
     """k-means whose centres ignore outliers: (m, d) -> centres (k, d) and labels (m,).
 
     A cluster's centre is the mean of its points within the (1 − trim) quantile of the distances to its
-    geometric median. Of the k-means++ starts the one with the least cost wins: the sum of the squared
+    geometric median. Of the trimmed k-means++ starts the one with the least cost wins: the sum of the squared
     distances to the nearest centre over the nearest (1 − trim)·m points.
     """
     best: tuple[float, Floats, Ints] | None = None
-    kept = len(points) - int(trim * len(points))
+    kept = len(points) - trim_count(len(points), trim)
     for _ in range(starts):
-        centres = points[_plus_plus(points, clusters, rng)]
+        centres = points[_plus_plus(points, clusters, trim, rng)]
         labels = cdist(points, centres).argmin(axis=1)
         for _ in range(iterations):
             centres = np.stack(
@@ -94,13 +94,18 @@ def _trimmed_centre(points: Floats, trim: float) -> Floats:
     return centre
 
 
-def _plus_plus(points: Floats, clusters: int, rng: Generator) -> list[int]:
-    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far."""
+def _plus_plus(points: Floats, clusters: int, trim: float, rng: Generator) -> list[int]:
+    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
+
+    The trim·m points that lie farthest are never drawn: they are where outliers would be.
+    """
     chosen = [int(rng.integers(len(points)))]
     nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
+    reach = len(points) - trim_count(len(points), trim) - 1
     while len(chosen) < clusters:
-        total = nearest.sum()
-        weights = nearest / total if total > 0 else np.full(len(points), 1 / len(points))
+        weights = np.where(nearest <= np.partition(nearest, reach)[reach], nearest, 0.0)
+        total = weights.sum()
+        weights = weights / total if total > 0 else np.full(len(points), 1 / len(points))
         chosen.append(int(rng.choice(len(points), p=weights)))
         nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
     return chosen

@@ -138,7 +138,7 @@ def _read_npz(file: Path) -> Table:
     names: list[str] = []
     columns: list[NDArray[Any]] = []
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             for name in arrays.files:
                 values = arrays[name]
                 if values.dtype.kind not in "fiub" or values.ndim not in (1, 2):

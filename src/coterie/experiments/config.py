@@ -99,7 +99,7 @@ Problem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Folder, Fie
 
 class AlgorithmSection(Section):
     step: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
-        "auto", description='gamma, the step size, or "auto": 1/L judged robustly from the clients, per cluster'
+        "auto", description='gamma, the step size, or "auto": 1/(3L), L judged robustly per cluster'
     )
     rounds: int = Field(300, ge=0, description="T, rounds of descent at most")
     tolerance: float = Field(0.0, ge=0, description="stop when no centre moves further than this in a round; 0: never")
@@ -116,9 +116,9 @@ class AlgorithmSection(Section):
         "keep", description="a cluster that nobody chose keeps its centre, or takes a random client's update"
     )
     resample: bool = Field(False, description="fresh samples in every round (Section 5); needs n_i >= 2*rounds")
-    ridge: float = Field(0.0, ge=0, description="ridge of the local minimisers (three-stage, local, oracle)")
+    ridge: float = Field(0.0, ge=0, description="ridge of the local minimisers (three-stage, local); about 0.1 where n_i is near d")
     clustering_rounds: int = Field(100, ge=1, description="three-stage: iterations of trimmed k-means at most")
-    clustering_starts: int = Field(10, ge=1, description="three-stage: k-means++ starts")
+    clustering_starts: int = Field(10, ge=1, description="three-stage: trimmed k-means++ starts")
 
 
 class AttackSection(Section):

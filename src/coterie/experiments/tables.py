@@ -81,7 +81,11 @@ def task(problem: Problem, clients: Clients) -> Task:
 
 
 def attack(section: AttackSection) -> attacks.Attack:
-    return attacks.Attack(PAYLOADS[section.kind], TARGETS[section.target], section.scale)
+    """What Byzantine clients do; in the paper's attack their own choice, too, is made at scale·θ."""
+    target = TARGETS[section.target]
+    if section.kind == "paper" and section.target == "own":
+        target = partial(attacks.own, scale=section.scale)
+    return attacks.Attack(PAYLOADS[section.kind], target, section.scale)
 
 
 def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Array:
@@ -127,7 +131,7 @@ def algorithm(method: str, config: Config, task: Task, truth: Truth | None) -> A
     if method == "oracle":
         if truth is None:
             raise ValueError("run.methods: oracle needs the truth")
-        return Oracle(task, truth.labels, section.ridge)
+        return Oracle(task, truth.labels)
     descent = ClusteredDescent(
         Server(rule(method, section), projection(section), section.empty, section.trim),
         rounds=section.rounds,

@@ -141,7 +141,7 @@ def gram_curvatures(features: Array) -> Floats:
     transposed = xp.permute_dims(features, (0, 2, 1))
     # a fixed start without structure: data orthogonal to it are improbable, and the result is repeatable
     start = np.random.default_rng(0).standard_normal((1, d, 1))
-    vector = like(np.broadcast_to(start, (c, d, 1)), features)
+    vector = like(np.tile(start, (c, 1, 1)), features)
     for _ in range(POWER_STEPS):
         vector = transposed @ (features @ vector)
         vector = vector / (xp.linalg.vector_norm(vector, axis=1, keepdims=True) + 1e-30)

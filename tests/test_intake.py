@@ -1,0 +1,120 @@
+"""The door of the server: every fault has its verdict, nothing raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.intake import Replies, Verdict, admit
+
+LIKE = np.zeros((2, 3), np.float32)
+GOOD = np.ones(3, np.float32)
+
+
+def verdict_on(client: Any = 1, round: Any = 4, label: Any = 0, update: Any = GOOD) -> tuple[list[int], int]:
+    """The verdicts on three clients when client 1 sends this and the others are fine, and the accepted rows."""
+    replies = Replies([0, client, 2], [4, round, 4], [0, label, 1], [GOOD, update, GOOD])
+    accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
+    assert accepted.updates.shape == (len(accepted.clients), 3)
+    assert np.isfinite(accepted.updates).all()
+    return accepted.verdicts.tolist(), len(accepted.clients)
+
+
+@pytest.mark.parametrize("label", [2, -1, 2**70, "0", None, 0.0, True, np.nan, [0]])
+def test_labels(label: Any) -> None:
+    assert verdict_on(label=label) == ([0, Verdict.WRONG_LABEL, 0], 2)
+
+
+@pytest.mark.parametrize("round", [3, 5, -1, 2**70, "4", None, 4.0, True])
+def test_rounds(round: Any) -> None:
+    assert verdict_on(round=round) == ([0, Verdict.WRONG_ROUND, 0], 2)
+
+
+@pytest.mark.parametrize("client", [3, -1, 2**70, "1", None, 1.5])
+def test_unknown_clients(client: Any) -> None:
+    assert verdict_on(client=client) == ([0, Verdict.SILENT, 0], 2)
+
+
+@pytest.mark.parametrize(
+    ("update", "fault"),
+    [
+        (np.array([1, np.nan, 1], np.float32), Verdict.NOT_FINITE),
+        (np.array([1, -np.inf, 1], np.float32), Verdict.NOT_FINITE),
+        (np.ones(2, np.float32), Verdict.WRONG_SHAPE),
+        (np.ones((1, 3), np.float32), Verdict.WRONG_SHAPE),
+        (np.float32(1), Verdict.WRONG_TYPE),
+        (np.ones(3, np.float64), Verdict.WRONG_TYPE),
+        (np.ones(3, np.complex64), Verdict.WRONG_TYPE),
+        (np.array(["a", "b", "c"]), Verdict.WRONG_TYPE),
+        (np.array([None, None, None]), Verdict.WRONG_TYPE),
+        ([1.0, 1.0, 1.0], Verdict.WRONG_TYPE),
+        (torch.ones(3), Verdict.WRONG_TYPE),
+        ("text", Verdict.WRONG_TYPE),
+        (None, Verdict.WRONG_TYPE),
+        (b"\x00\xff", Verdict.WRONG_TYPE),
+    ],
+)
+def test_updates(update: Any, fault: Verdict) -> None:
+    assert verdict_on(update=update) == ([0, fault, 0], 2)
+
+
+def test_the_first_reply_counts_and_a_second_is_told() -> None:
+    replies = Replies([0, 0, 1, 1], [4] * 4, [0, 1, 9, 0], [GOOD, 2 * GOOD, GOOD, GOOD])
+    accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
+    assert accepted.verdicts.tolist() == [Verdict.DUPLICATE, Verdict.WRONG_LABEL]
+    assert accepted.clients.tolist() == [0]
+    assert np.array_equal(accepted.updates, GOOD[None])
+
+
+def test_nobody_answers() -> None:
+    accepted = admit(Replies([], [], [], []), clients=3, clusters=2, round=0, like=LIKE)
+    assert accepted.verdicts.tolist() == [Verdict.SILENT] * 3
+    assert accepted.updates.shape == (0, 3)
+
+
+def test_arrays_and_lists_are_judged_alike(rng: np.random.Generator) -> None:
+    updates = rng.standard_normal((5, 3)).astype(np.float32)
+    updates[3, 1] = np.nan
+    clients, rounds, labels = np.arange(5), np.full(5, 4), np.array([0, 1, 2, 1, 0])
+    whole = admit(Replies(clients, rounds, labels, updates), clients=5, clusters=2, round=4, like=LIKE)
+    single = admit(
+        Replies(clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)),
+        clients=5, clusters=2, round=4, like=LIKE,
+    )  # fmt: skip
+    assert whole.verdicts.tolist() == [0, 0, Verdict.WRONG_LABEL, Verdict.NOT_FINITE, 0]
+    for ours, theirs in zip(whole, single, strict=True):
+        assert np.array_equal(ours, theirs)
+    tensors = admit(
+        Replies(clients, rounds, labels, torch.from_numpy(updates)),
+        clients=5, clusters=2, round=4, like=torch.from_numpy(LIKE),
+    )  # fmt: skip
+    assert np.array_equal(tensors.verdicts, whole.verdicts)
+    assert np.array_equal(tensors.updates.numpy(), whole.updates)
+
+
+def test_a_whole_array_of_the_wrong_shape() -> None:
+    replies = Replies(np.arange(2), np.full(2, 4), np.zeros(2, np.int64), np.zeros((2, 5), np.float32))
+    accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
+    assert accepted.verdicts.tolist() == [Verdict.WRONG_SHAPE] * 2
+
+
+anything = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=3),
+    st.lists(st.integers(), max_size=3), st.just(GOOD), st.just(np.zeros(0)), st.just(np.array(0)),
+    st.integers(0, 3), st.just(4),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(anything, anything, anything, anything), max_size=8))
+def test_nothing_that_arrives_raises(messages: list[tuple[Any, Any, Any, Any]]) -> None:
+    fields = [list(field) for field in zip(*messages, strict=True)] if messages else [[], [], [], []]
+    accepted = admit(Replies(*fields), clients=3, clusters=2, round=4, like=LIKE)
+    assert len(accepted.clients) == len(set(accepted.clients.tolist())) <= 3
+    assert np.all((accepted.labels >= 0) & (accepted.labels < 2))
+    assert accepted.updates.shape == (len(accepted.clients), 3)
+    assert accepted.updates.dtype == np.float32

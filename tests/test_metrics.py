@@ -1,0 +1,70 @@
+"""Metrics by hand and against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.data import Truth
+from coterie.metrics import (
+    adjusted_rand_index,
+    contamination,
+    evaluate,
+    matched_distance,
+    misclustered_fraction,
+    nearest_distance,
+)
+
+TRUE = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]])
+
+
+def test_distances_by_hand() -> None:
+    doubled = np.array([[0.0, 0.0], [0.0, 1.0], [4.0, 0.0]])  # two estimates on the first truth, none on the third
+    assert nearest_distance(doubled, TRUE) == pytest.approx(1 / 3)
+    assert matched_distance(doubled, TRUE) == pytest.approx(2 / 3)  # the second must go to the third
+    assert matched_distance(TRUE[[2, 0, 1]], TRUE) == 0.0
+
+
+def test_a_centre_that_ran_away_is_infinitely_far() -> None:
+    lost = TRUE.copy()
+    lost[1] = np.nan
+    assert nearest_distance(lost, TRUE) == np.inf
+    assert matched_distance(lost, TRUE) == np.inf
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40))
+def test_adjusted_rand_index_is_scikit_learn_s(pairs: list[tuple[int, int]]) -> None:
+    labels, truth = np.array(pairs).T
+    assert adjusted_rand_index(labels, truth) == pytest.approx(adjusted_rand_score(truth, labels), abs=1e-12)
+
+
+def test_misclustered_is_up_to_renaming() -> None:
+    truth = np.array([0, 0, 0, 1, 1, 2])
+    assert misclustered_fraction(np.array([2, 2, 2, 0, 0, 1]), truth) == 0.0
+    assert misclustered_fraction(np.array([2, 2, 0, 0, 0, 0]), truth) == pytest.approx(2 / 6)
+
+
+def test_byzantine_and_refused_clients_do_not_count() -> None:
+    truth = Truth(TRUE, np.array([0, 0, 1, 1, 2, 2, -1, -1]))
+    found = evaluate(TRUE, np.array([0, 0, 1, 1, 2, -1, 0, 1]), truth)
+    assert found == {"dist": 0.0, "matched_dist": 0.0, "ari": 1.0, "misclustered": 0.0}
+
+
+def test_one_model_for_all_and_one_per_client() -> None:
+    truth = Truth(TRUE, np.array([0, 1, 2, -1]))
+    shared = evaluate(np.array([[0.0, 0.0]]), np.zeros(4, np.int64), truth)
+    assert shared["dist"] == 0.0
+    assert shared["matched_dist"] == pytest.approx((0 + 4 + 3) / 3)
+    own = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 3.0], [99.0, 99.0]])
+    local = evaluate(own, np.arange(4), truth)
+    assert local["dist"] == pytest.approx((1 + 0 + 0) / 3)
+    assert local["matched_dist"] == pytest.approx((1 + 4 + 0) / 3)
+    assert np.isnan(local["ari"])
+
+
+def test_contamination_by_hand() -> None:
+    byzantine = np.array([True, False, False, True, True])
+    assert contamination(np.array([0, 0, 1, -1, 0]), byzantine, 3).tolist() == pytest.approx([2 / 3, 0.0, 0.0])

@@ -1,0 +1,114 @@
+"""One server step by hand, projections, and the automatic step size."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.aggregators import mean, median, trimmed_mean
+from coterie.data import mixed_regression
+from coterie.intake import Accepted
+from coterie.server import STEEPER, Server, automatic_steps, box, l2_ball, take_step
+from coterie.tasks import linear_regression
+
+CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
+
+
+def replies(labels: list[int], updates: list[list[float]]) -> Accepted:
+    return Accepted(
+        np.arange(len(labels)), np.array(labels, dtype=np.int64), np.array(updates, dtype=float), np.zeros(len(labels))
+    )
+
+
+FIVE = replies([0, 0, 0, 1, 1], [[1, 2], [3, 2], [100, -100], [4, 4], [6, 8]])
+
+
+@pytest.mark.parametrize(
+    ("rule", "first", "second"),
+    [
+        (median, [-0.3, -0.2], [9.5, 9.4]),
+        (mean, [-104 / 30, 96 / 30], [9.5, 9.4]),
+        (partial(trimmed_mean, trim=0.4), [-0.3, -0.2], [9.5, 9.4]),
+    ],
+)
+def test_one_step_by_hand(rule: object, first: list[float], second: list[float], rng: np.random.Generator) -> None:
+    step = take_step(Server(rule), CENTRES, FIVE, np.full(3, 0.1), rng)
+    np.testing.assert_allclose(step.centres, [first, second, [5.0, 5.0]], atol=1e-12)  # nobody chose the third
+    assert step.sizes.tolist() == [3, 2, 0]
+    assert not step.stuck.any()
+    assert CENTRES.tolist() == [[0, 0], [10, 10], [5, 5]]
+
+
+def test_step_sizes_are_per_cluster(rng: np.random.Generator) -> None:
+    step = take_step(Server(median), CENTRES, FIVE, np.array([0.0, 1.0, 1.0]), rng)
+    assert step.centres.tolist() == [[0, 0], [5, 4], [5, 5]]
+
+
+def test_an_empty_cluster_may_take_a_random_client(rng: np.random.Generator) -> None:
+    updates = np.asarray(FIVE.updates)
+    taken = set()
+    for _ in range(60):
+        step = take_step(Server(median, empty="random-client"), CENTRES, FIVE, np.full(3, 0.5), rng)
+        taken.add(tuple((CENTRES[2] - step.centres[2]) / 0.5))
+    assert taken == {tuple(row) for row in updates.tolist()}
+
+
+def test_no_reply_at_all_keeps_all_centres(rng: np.random.Generator) -> None:
+    nothing = replies([], [])._replace(updates=np.zeros((0, 2)))
+    for empty in ("keep", "random-client"):
+        assert np.array_equal(
+            take_step(Server(median, empty=empty), CENTRES, nothing, np.ones(3), rng).centres, CENTRES
+        )
+
+
+def test_a_step_to_infinity_is_not_taken(rng: np.random.Generator) -> None:
+    huge = np.finfo(np.float32).max
+    centres = np.array([[-huge], [1.0]], np.float32)
+    accepted = Accepted(np.arange(2), np.array([0, 1]), np.array([[huge], [0.5]], np.float32), np.zeros(2))
+    with np.errstate(over="ignore"):
+        step = take_step(Server(mean), centres, accepted, np.ones(2), rng)
+    assert step.centres.tolist() == [[-huge], [0.5]]
+    assert step.stuck.tolist() == [True, False]
+
+
+def test_torch_takes_the_same_step(rng: np.random.Generator) -> None:
+    tensors = FIVE._replace(updates=torch.from_numpy(FIVE.updates))
+    for empty in ("keep", "random-client"):
+        server = Server(median, partial(l2_ball, radius=2.0), empty)
+        ours = take_step(server, CENTRES, FIVE, np.full(3, 0.1), np.random.default_rng(3))
+        theirs = take_step(server, torch.from_numpy(CENTRES), tensors, np.full(3, 0.1), np.random.default_rng(3))
+        np.testing.assert_allclose(theirs.centres.numpy(), ours.centres)
+        assert np.array_equal(theirs.trimmed, ours.trimmed)
+
+
+def test_projections() -> None:
+    centres = np.array([[3.0, -4.0], [0.1, 0.2], [0.0, 0.0]])
+    np.testing.assert_allclose(l2_ball(centres, 2.5), [[1.5, -2.0], [0.1, 0.2], [0.0, 0.0]])
+    np.testing.assert_allclose(box(centres, 1.0), [[1.0, -1.0], [0.1, 0.2], [0.0, 0.0]])
+
+
+def test_the_automatic_step_is_a_known_share_of_one_over_l(rng: np.random.Generator) -> None:
+    """For x ~ N(0, I) the pooled Hessian is 2·XᵀX/n: the step must come near 1/(3·λ_max) of every cluster."""
+    clients = mixed_regression(rng, clients=60, clusters=1, samples=50, dim=40, byzantine=0.0).clients
+    curvatures = linear_regression(clients).curvatures()
+    for count in (1, 2, 5, 60):
+        x = clients.features[: count * 50].astype(np.float64)
+        exact = 1 / (STEEPER * np.linalg.eigvalsh(2 * x.T @ x / len(x)).max())
+        found = automatic_steps(curvatures[:count], np.zeros(count, np.int64), 1)[0]
+        assert 0.5 * exact < found < 1.2 * exact
+
+
+def test_a_byzantine_minority_does_not_choose_the_step() -> None:
+    curvatures = np.tile([4.0, 0.0], (10, 1))
+    labels = np.repeat([0, 1], 5)
+    honest = automatic_steps(curvatures, labels, 3)
+    assert honest.tolist() == pytest.approx([1 / 12] * 3)  # the third is empty and takes what all report
+    for lie in (1e300, 1e-300, -1.0, 0.0, np.nan):
+        attacked = curvatures.copy()
+        attacked[[0, 1]] = lie
+        np.testing.assert_allclose(automatic_steps(attacked, labels, 3), honest)
+    nothing = automatic_steps(np.full((10, 2), np.nan), labels, 3)
+    assert nothing.tolist() == [0.0] * 3  # without any report no step is safe
