@@ -116,7 +116,9 @@ class AlgorithmSection(Section):
         "keep", description="a cluster that nobody chose keeps its centre, or takes a random client's update"
     )
     resample: bool = Field(False, description="fresh samples in every round (Section 5); needs n_i >= 2*rounds")
-    ridge: float = Field(0.0, ge=0, description="ridge of the local minimisers (three-stage, local); about 0.1 where n_i is near d")
+    ridge: float = Field(
+        0.0, ge=0, description="ridge of the local minimisers (three-stage, local); try 0.1 where n_i is near dim"
+    )
     clustering_rounds: int = Field(100, ge=1, description="three-stage: iterations of trimmed k-means at most")
     clustering_starts: int = Field(10, ge=1, description="three-stage: trimmed k-means++ starts")
 

@@ -15,16 +15,13 @@ Summary = dict[str, dict[str, Statistic]]
 
 
 def statistic(values: Sequence[float]) -> Statistic:
-    """Mean and standard error s/√n over the trials; null where it is not defined (no value, or se of one trial)."""
-    if len(values) == 0 or np.isnan(values).any():
-        return {"mean": None, "se": None, "trials": len(values)}
-    mean = float(np.mean(values))
-    spread = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return {
-        "mean": mean if np.isfinite(mean) else None,
-        "se": spread if np.isfinite(spread) else None,
-        "trials": len(values),
-    }
+    """Mean and standard error s/√n over the trials; null where it is not defined (a value that is not finite, or
+    the standard error of one trial)."""
+    count = len(values)
+    if count == 0 or not np.isfinite(values).all():
+        return {"mean": None, "se": None, "trials": count}
+    error = float(np.std(values, ddof=1) / np.sqrt(count)) if count > 1 else None
+    return {"mean": float(np.mean(values)), "se": error, "trials": count}
 
 
 def summarise(trials: Sequence[TrialResult]) -> Summary:

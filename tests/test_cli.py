@@ -1,0 +1,177 @@
+"""The command line, as a user meets it: real processes, their output, exit codes and folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from coterie import __version__
+
+COTERIE = str(Path(sys.executable).with_name("coterie"))
+SMALL = [
+    "--set", "problem.clusters=2", "--set", "problem.clients=24", "--set", "problem.samples=15",
+    "--set", "problem.dim=6", "--set", "algorithm.rounds=12", "--trials", "2",
+]  # fmt: skip
+METRICS = {"dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "rounds", "seconds"}
+
+
+def coterie(*arguments: str, cwd: Path, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(
+        [COTERIE, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def numbers(stdout: str) -> dict[str, dict[str, dict[str, float]]]:
+    """The methods of a --json answer without the one metric that is a clock."""
+    methods: dict[str, dict[str, dict[str, float]]] = json.loads(stdout)["methods"]
+    return {name: {m: v for m, v in found.items() if m != "seconds"} for name, found in methods.items()}
+
+
+def test_a_run_leaves_a_complete_folder_that_runs_again(tmp_path: Path) -> None:
+    done = coterie("run", *SMALL, "--seed", "7", "--out", "first", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle", "±", "ARI"):
+        assert name in done.stdout
+    first = tmp_path / "first"
+    names = {"config.toml", "summary.json", "trials.csv", "rounds.csv", "audit.csv", "centres", "convergence.png"}
+    assert {file.name for file in first.iterdir()} == names
+    assert (first / "convergence.png").read_bytes().startswith(b"\x89PNG")
+    kept = json.loads((first / "summary.json").read_text())
+    assert (kept["version"], kept["seed"], kept["status"]) == (__version__, 7, "complete")
+
+    again = coterie("run", "first/config.toml", "--out", "second", "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == f"Everything is in {Path('second')}/\n"
+    assert numbers(again.stdout) == numbers(json.dumps(kept))
+    for file in ("rounds.csv", "audit.csv", "config.toml"):
+        if file != "config.toml":
+            assert (tmp_path / "second" / file).read_bytes() == (first / file).read_bytes()
+    for trial in (0, 1):
+        ours, theirs = (load_file(tmp_path / f / "centres" / f"{trial}.safetensors") for f in ("first", "second"))
+        assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
+    done = coterie("run", *SMALL, "--method", "ifca", "--method", "oracle", "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+    methods = json.loads(done.stdout)["methods"]
+    assert list(methods) == ["ifca", "oracle"]
+    for found in methods.values():
+        assert set(found) >= METRICS
+        assert all(set(statistic) == {"mean", "se", "trials"} for statistic in found.values())
+        assert all(statistic["trials"] == 2 for statistic in found.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--set", "problem.clusters=99"], "problem.clusters"),
+        (["--set", "algorithm.trim=0.5"], "algorithm.trim"),
+        (["--set", "problem.byzantine=0.99"], "problem.byzantine"),
+        (["--set", "problem.samples=-3"], "problem.samples"),
+        (["--set", "algorithm.rouns=3"], "algorithm.rounds"),
+        (["--set", "algorithm.init=nowhere.npy"], "algorithm.init"),
+        (["--set", "problem.kind=folder", "--set", "problem.path=nowhere"], "unknown key"),
+        (["--method", "fedavg"], "run.methods"),
+        (["--trials", "0"], "run.trials"),
+        (["nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_2_and_nothing_written(arguments: list[str], named: str, tmp_path: Path) -> None:
+    done = coterie("run", *SMALL, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_folder_in_use_or_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("precious")
+    done = coterie("run", *SMALL, "--out", "mine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "not an empty folder" in done.stderr
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["precious.txt"]
+    (tmp_path / "file").write_text("")
+    done = coterie("run", *SMALL, "--out", "file/below", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_keeps_what_is_finished(workers: int, tmp_path: Path) -> None:
+    """Interrupt a long run once its first trial is on disk."""
+    command = [COTERIE, "run", *SMALL[:-1], "5000", "--set", f"run.workers={workers}", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    summary = tmp_path / "run" / "summary.json"
+    try:
+        while process.poll() is None:
+            if summary.exists() and json.loads(summary.read_text())["trials_finished"]:
+                break
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    kept = json.loads(summary.read_text())
+    assert kept["status"] == "interrupted"
+    finished = kept["trials_finished"]
+    assert 0 < len(finished) < 5000
+    assert "brifca-median" in stdout
+    assert {int(file.stem) for file in (tmp_path / "run" / "centres").iterdir()} == set(finished)
+    assert (tmp_path / "run" / "convergence.png").exists()
+    rows = (tmp_path / "run" / "trials.csv").read_text().splitlines()
+    assert len(rows) == 1 + 7 * len(finished)
+
+
+def test_config_prints_what_run_reads(tmp_path: Path) -> None:
+    done = coterie("config", "--set", "problem.dim=6", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "dim = 6" in done.stdout
+    (tmp_path / "mine.toml").write_text(done.stdout)
+    assert coterie("config", "mine.toml", cwd=tmp_path).stdout == done.stdout
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    assert coterie("--version", cwd=tmp_path).stdout == f"coterie {__version__}\n"
+    for columns in (60, 120):
+        overview = coterie("--help", cwd=tmp_path, columns=columns).stdout
+        assert "run" in overview
+        assert "config" in overview
+        manual = coterie("run", "--help", cwd=tmp_path, columns=columns).stdout
+        for option in ("--set", "--method", "--trials", "--seed", "--out", "--json"):
+            assert option in manual
+
+
+def test_own_data_from_a_folder(tmp_path: Path) -> None:
+    clients = tmp_path / "clients"
+    clients.mkdir()
+    for i in range(12):
+        slope = 2 if i % 2 else -2
+        rows = "\n".join(f"{x},{slope * x + 0.1 * ((i + x) % 3)}" for x in range(-4, 5))
+        (clients / f"site{i:02}.csv").write_text(f"dose,response\n{rows}\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.path=clients", "--set", "problem.clusters=2"]
+    done = coterie(
+        "run", *options, "--set", "problem.target=response", "--method", "brifca-median", "--trials", "1", "--out", "o",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    centres = load_file(tmp_path / "o" / "centres" / "0.safetensors")["brifca-median"]
+    assert sorted(round(float(c), 1) for c in centres[:, 0]) == [-2.0, 2.0]
+    audit = (tmp_path / "o" / "audit.csv").read_text()
+    assert "site03" in audit
+    (clients / "site05.csv").write_text("dose,response\n1,x\n")
+    done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "site05.csv: column 'response', row 1: 'x' is not a number" in done.stderr

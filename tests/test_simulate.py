@@ -1,0 +1,93 @@
+"""Seeds, first centres, and runs under malformed replies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from coterie import attacks
+from coterie.aggregators import median
+from coterie.algorithms import ClusteredDescent
+from coterie.data import mixed_regression
+from coterie.initialise import bernoulli, from_file, gaussian, warm
+from coterie.intake import Verdict
+from coterie.metrics import matched_distance
+from coterie.server import Server
+from coterie.simulate import SimulatedNetwork, play, stream
+from coterie.tasks import linear_regression
+
+
+def test_streams_are_repeatable_and_apart() -> None:
+    keys = [(seed, trial, purpose) for seed in (0, 1) for trial in (0, 1) for purpose in ("data", "start", "attack")]
+    first = {key: stream(*key).integers(2**63) for key in keys}
+    assert first == {key: stream(*key).integers(2**63) for key in reversed(keys)}
+    assert len(set(first.values())) == len(keys)
+
+
+@pytest.mark.parametrize("byzantine", [0.05, 0.25, 0.5])
+def test_garbage_from_up_to_half_of_the_clients(byzantine: float) -> None:
+    """The run ends, every malformed reply is refused, and the answer is that of the honest clients alone."""
+    drawn = mixed_regression(np.random.default_rng(1), clients=60, clusters=2, samples=40, dim=6, byzantine=byzantine)
+    assert drawn.truth is not None
+    liars = drawn.truth.byzantine
+    task = linear_regression(drawn.clients)
+    start = warm(drawn.truth, 0.2, np.random.default_rng(2)).astype(np.float32)
+    algorithm = ClusteredDescent(Server(median), rounds=60)
+    network = SimulatedNetwork(task, liars, attacks.Attack(attacks.garbage), np.random.default_rng(3))
+    played = list(play(algorithm, network, start, np.random.default_rng(4)))
+    seen: set[int] = set()
+    for _, exchange in played[1:]:
+        assert exchange is not None
+        assert np.all(exchange.verdicts[liars] != Verdict.ACCEPTED)
+        assert np.all(exchange.verdicts[~liars] == Verdict.ACCEPTED)
+        seen |= set(exchange.verdicts[liars].tolist())
+    faults = {Verdict.WRONG_LABEL, Verdict.WRONG_TYPE, Verdict.WRONG_SHAPE, Verdict.NOT_FINITE, Verdict.WRONG_ROUND}
+    assert faults <= seen
+    alone = drawn.clients.take(np.flatnonzero(~liars))
+    honest = SimulatedNetwork(linear_regression(alone), np.zeros(alone.count, np.bool_), None, np.random.default_rng(5))
+    *_, expected = play(algorithm, honest, start, np.random.default_rng(4))
+    np.testing.assert_allclose(played[-1].state.centres, expected.state.centres, rtol=1e-5, atol=1e-6)
+    assert matched_distance(played[-1].state.centres, drawn.truth.centres) < 0.1
+
+
+# --- where the first centres come from --------------------------------------------------------------------
+
+
+def test_random_and_warm_starts(rng: np.random.Generator) -> None:
+    np.testing.assert_allclose(np.linalg.norm(bernoulli(4, 50, rng), axis=1), 1.0)
+    # ‖N(0, I/d)‖ has standard error about 1/√(2d) = 0.05 at d = 200
+    assert np.all(np.abs(np.linalg.norm(gaussian(6, 200, rng), axis=1) - 1) < 5 * 0.05)
+    for clusters in (1, 3):
+        drawn = mixed_regression(rng, clients=6, clusters=clusters, samples=2, dim=9, byzantine=0.0, dtype=np.float64)
+        assert drawn.truth is not None
+        away = np.linalg.norm(warm(drawn.truth, 0.25, rng) - drawn.truth.centres, axis=1)
+        gap = drawn.truth.separation if clusters > 1 else 1.0
+        np.testing.assert_allclose(away, 0.25 * gap, rtol=1e-9)
+
+
+def test_centres_from_a_file(tmp_path: Path, rng: np.random.Generator) -> None:
+    centres = rng.standard_normal((2, 3))
+    np.save(tmp_path / "c.npy", centres)
+    np.savetxt(tmp_path / "c.csv", centres, delimiter=",")
+    save_file({"centres": centres, "other": np.zeros(1)}, tmp_path / "c.safetensors")
+    save_file({"brifca-median": centres.astype(np.float32)}, tmp_path / "one.safetensors")
+    for name in ("c.npy", "c.csv", "c.safetensors", "one.safetensors"):
+        np.testing.assert_allclose(from_file(tmp_path / name, 2, 3), centres, rtol=1e-6)
+
+
+def test_bad_files_of_centres(tmp_path: Path) -> None:
+    np.save(tmp_path / "shape.npy", np.zeros((3, 3)))
+    np.save(tmp_path / "nan.npy", np.full((2, 3), np.nan))
+    np.save(tmp_path / "text.npy", np.full((2, 3), "a"))
+    np.save(tmp_path / "pickle.npy", np.full((2, 3), None), allow_pickle=True)
+    (tmp_path / "noise.safetensors").write_bytes(b"\xff" * 40)
+    (tmp_path / "words.csv").write_text("a,b,c\n")
+    (tmp_path / "centres.txt").write_text("1 2 3")
+    save_file({"a": np.zeros(1), "b": np.zeros(1)}, tmp_path / "two.safetensors")
+    for name in ("shape.npy", "nan.npy", "text.npy", "pickle.npy", "noise.safetensors", "words.csv", "centres.txt",
+                 "two.safetensors", "missing.npy"):  # fmt: skip
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            from_file(tmp_path / name, 2, 3)
