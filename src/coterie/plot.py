@@ -22,15 +22,21 @@ STYLES = {
     "local": "tab:gray",
     "oracle": "black",
 }
+HEADROOM = 30.0
 LABELS = {"matched_dist": "matched distance to the true centres", "movement": "largest movement of a centre"}
 
 
 def _leave_out_divergence(axes: Axes) -> None:
-    """A method that runs away must not flatten the others: show three decades above the lowest curve."""
-    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()])
-    heights = heights[np.isfinite(heights) & (heights > 0)]
-    if heights.size and heights.max() > 1e3 * heights.min():
-        axes.set_ylim(heights.min() / 1.5, 1e3 * heights.min())
+    """A method that runs away must not flatten the others: show what is within HEADROOM of the lowest curve."""
+    curves = {line: np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()}
+    heights = np.concatenate([curve[np.isfinite(curve) & (curve > 0)] for curve in curves.values()])
+    if heights.size == 0 or heights.max() <= HEADROOM * heights.min():
+        return
+    top = HEADROOM * heights.min()
+    axes.set_ylim(heights.min() / 1.5, top)
+    for line, curve in curves.items():
+        if not (curve <= top).any():
+            line.set_label(f"{line.get_label()} (off the chart)")
 
 
 def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = "") -> None:
@@ -41,7 +47,7 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     methods = trials[0].methods
@@ -57,6 +63,7 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
         longest = max(len(curve) for curve in curves)
         # a trial that stopped early stays where it was
         values = np.array([curve + curve[-1:] * (longest - len(curve)) for curve in curves], dtype=np.float64)
+        values[~np.isfinite(values)] = np.nan  # a curve ends where a trial is lost
         mean = values.mean(axis=0)
         rounds = np.arange(1, longest + 1)
         axes.plot(rounds, mean, color=color, linewidth=1.6, label=name)
@@ -71,5 +78,5 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     axes.set_ylabel(LABELS[metric])
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25, which="both")
-    axes.legend(fontsize=9)
+    figure.legend(fontsize=9, loc="outside right upper")
     figure.savefig(path, dpi=150)

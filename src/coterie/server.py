@@ -28,7 +28,7 @@ def unconstrained(centres: Array) -> Array:
 def l2_ball(centres: Array, radius: float) -> Array:
     """Θ = {θ : ‖θ‖ ≤ radius}: a longer centre is scaled back.
 
-    >>> l2_ball(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).tolist()
+    >>> l2_ball(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).round(6).tolist()
     [[0.6, 0.8], [0.3, 0.4]]
     """
     xp = namespace(centres)

@@ -1,0 +1,84 @@
+"""The documentation is true: its code runs, its commands are understood, its files exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.experiments import as_toml, default_config, read_config
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^coterie (run|config)\b([^#>\n]*)", README, flags=re.MULTILINE)
+
+
+def test_the_library_example_is_short_runs_and_finds_the_clusters() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(example.strip().splitlines()) <= 15
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    assert "'misclustered': 0.0" in done.stdout
+
+
+def test_commands_are_understood() -> None:
+    assert len(COMMANDS) >= 6
+    for _, arguments in COMMANDS:
+        words = shlex.split(arguments)
+        overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        known = {"--set", "--method", "--trials", "--seed", "--out", "--json"}
+        assert {word for word in words if word.startswith("--")} <= known
+        read_config(None, overrides)
+
+
+def test_every_method_is_in_the_readme() -> None:
+    for method in default_config().methods:
+        assert f"`{method}`" in README
+
+
+def test_the_folder_example_works(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```\n(clients/oslo\.csv.*?)```", README, flags=re.DOTALL)
+    lines = [re.split(r"\s{2,}", line) for line in block.strip().splitlines()[:-1]]
+    (tmp_path / "clients").mkdir()
+    for column in range(2):
+        name, *rows = [line[column] for line in lines]
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    (arguments,) = [rest for _, rest in COMMANDS if "problem.kind=folder" in rest]
+    command = [
+        str(Path(sys.executable).with_name("coterie")),
+        "run",
+        *shlex.split(arguments),
+        "--trials",
+        "1",
+        "--json",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "brifca-median" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_architecture_names_every_station() -> None:
+    architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = Path(coterie.__file__).parent
+    stations = {p.name.removesuffix(".py") for p in package.iterdir()} - {"__init__", "__pycache__", "py.typed"}
+    for station in stations:
+        assert f"`{station}`" in architecture, station
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" not in project
+    assert project["dynamic"] == ["version"]
+    assert tomllib.loads(as_toml(default_config()))
