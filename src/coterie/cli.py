@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -103,21 +104,17 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
     from coterie.experiments import summarise
     from coterie.experiments.run import run_trials
 
-    if folder is not None:
-        folder.open()
     results = []
-    interrupted = False
-    with ProgressBar(chosen) as report_rounds:
-        try:
-            for result in run_trials(chosen, report_rounds):
-                results.append(result)
-                if folder is not None:
-                    folder.add(result)
-        except KeyboardInterrupt:
-            interrupted = True
+    with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
+        if folder is not None:
+            folder.open()
+        for result in run_trials(chosen, report_rounds, interrupted):
+            results.append(result)
+            if folder is not None:
+                folder.add(result)
     results.sort(key=lambda result: result.trial)
     if folder is not None:
-        folder.close("interrupted" if interrupted else "complete")
+        folder.close("interrupted" if interrupted() else "complete")
     if as_json:
         print(json.dumps({"methods": summarise(results)}))
     elif results:
@@ -128,10 +125,10 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
 
             convergence(results, folder.path / "convergence.png", _title(chosen))
         print(
-            f"{'Interrupted; finished trials are' if interrupted else 'Everything is'} in {folder.path}/",
+            f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
             file=sys.stderr,
         )
-    if interrupted:
+    if interrupted():
         raise SystemExit(130)
 
 
@@ -153,7 +150,25 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
-    console.print(as_table(summarise(results), _title(chosen)))
+    console.print(as_table(summarise(results), _title(chosen), console.width))
+
+
+class CtrlC:
+    """Turns the first Ctrl-C into a question that the run asks at safe points; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Callable[[], bool]:
+        self.before = signal.signal(signal.SIGINT, self._ask)
+        return lambda: self.asked
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self.before)
 
 
 class ProgressBar:
@@ -198,6 +213,8 @@ def entry() -> None:
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
     except MemoryError:
         _fail("not enough memory for this problem; lower problem.clients, problem.samples or problem.dim", 1)
 

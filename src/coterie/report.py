@@ -19,6 +19,9 @@ COLUMNS = {
     "seconds": "seconds",
 }
 
+WIDE = 100
+"""Columns of a terminal that all of them fit into."""
+
 
 def cell(statistic: Statistic, digits: int) -> str:
     """mean ± standard error, or a dash."""
@@ -39,15 +42,16 @@ def shown(summary: Summary) -> Sequence[str]:
     return [m for m in having if m != "loss" or "dist" not in having]
 
 
-def as_table(summary: Summary, title: str = "") -> Table:
-    """One row per method, mean ± standard error over the trials."""
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
+def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
+    """One row per method, mean ± standard error over the trials; on a narrow terminal without the clock."""
+    metrics = [metric for metric in shown(summary) if width >= WIDE or metric not in ("rounds", "seconds")]
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for metric in shown(summary):
+    for metric in metrics:
         table.add_column(COLUMNS[metric], justify="right")
     for method, statistics in summary.items():
         cells = []
-        for metric in shown(summary):
+        for metric in metrics:
             if metric in ("rounds", "seconds"):
                 mean = statistics[metric]["mean"]
                 cells.append("-" if mean is None else f"{mean:.{0 if metric == 'rounds' else 2}f}")

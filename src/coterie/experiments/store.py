@@ -47,7 +47,7 @@ class RunFolder:
     """The folder of one run.
 
     config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv
-    (per client), centres/TRIAL.safetensors (a tensor per method). Each finished trial is appended at once.
+    (per client), centres/TRIAL.safetensors (a tensor per method). Each finished trial is kept at once.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -68,24 +68,22 @@ class RunFolder:
 
     def add(self, result: TrialResult) -> None:
         """Keep a finished trial."""
-        named = [(method, found) for method, found in result.methods.items()]
-        label = {"trial": result.trial}
-        self._append("trials.csv", [{**label, "method": m, **found.metrics} for m, found in named])
-        self._append("rounds.csv", [{**label, "method": m, **row} for m, found in named for row in found.rounds])
-        self._append("audit.csv", [{**label, "method": m, **row} for m, found in named for row in found.audit])
-        centres = save({method: found.centres.copy() for method, found in named})
+        for name, rows in _tables(result).items():
+            with (self.path / name).open("ab") as stream:
+                stream.write(as_csv(rows, header=stream.tell() == 0))
+        centres = save({method: found.centres.copy() for method, found in result.methods.items()})
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
         self.trials.append(result)
         self._write_summary("running")
 
     def close(self, status: str) -> None:
-        """`complete` or `interrupted`."""
+        """`complete` or `interrupted`. Workers end in any order: the tables are put in the order of the trials."""
+        self.trials.sort(key=lambda trial: trial.trial)
+        tables = [_tables(trial) for trial in self.trials]
+        for name in tables[0] if tables else ():
+            rows = [row for table in tables for row in table[name]]
+            write_atomically(self.path / name, as_csv(rows, header=True))
         self._write_summary(status)
-
-    def _append(self, name: str, rows: list[Row]) -> None:
-        path = self.path / name
-        with path.open("ab") as stream:
-            stream.write(as_csv(rows, header=stream.tell() == 0))
 
     def _write_summary(self, status: str) -> None:
         summary = {
@@ -97,3 +95,13 @@ class RunFolder:
             "methods": summarise(self.trials),
         }
         write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def _tables(result: TrialResult) -> dict[str, list[Row]]:
+    """The rows of a trial by file name."""
+    named = [({"trial": result.trial, "method": method}, found) for method, found in result.methods.items()]
+    return {
+        "trials.csv": [{**label, **found.metrics} for label, found in named],
+        "rounds.csv": [{**label, **row} for label, found in named for row in found.rounds],
+        "audit.csv": [{**label, **row} for label, found in named for row in found.audit],
+    }
