@@ -76,6 +76,17 @@ def test_gradients_are_finite_differences_of_losses(name: str, ragged: Clients, 
         np.testing.assert_allclose(found[:, h], slopes[np.arange(6), labels], rtol=1e-5, atol=1e-7)
 
 
+@tasks
+def test_a_response_is_losses_choice_and_gradients_in_one(name: str, ragged: Clients, rng: np.random.Generator) -> None:
+    task = TASKS[name](ragged)
+    centres = rng.standard_normal((3, task.dim))
+    found = task.respond(centres, lambda losses: np.asarray(losses).argmax(axis=1))
+    labels = task.losses(centres).argmax(axis=1)
+    assert np.array_equal(found.labels, labels)
+    np.testing.assert_allclose(found.losses, task.losses(centres), rtol=1e-12)
+    np.testing.assert_allclose(found.updates, task.gradients(centres, labels), rtol=1e-9, atol=1e-12)
+
+
 # few samples are separable: without a ridge the infimum of the two classifiers lies at infinity
 @pytest.mark.parametrize(
     ("name", "ridge"),

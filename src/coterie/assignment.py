@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from coterie.arrays import Array, Ints, as_numpy
-from coterie.tasks import Task
-
-
-class Response(NamedTuple):
-    """What m honest clients compute in one round."""
-
-    losses: Array  # (m, k)
-    labels: Ints  # (m,)
-    updates: Array  # (m, d)
+from coterie.tasks import Response, Task
 
 
 def assign(losses: Array) -> Ints:
@@ -38,6 +28,8 @@ def respond(task: Task, centres: Array, labels: Ints | None = None, part: tuple[
     part: (t, T) for the re-sampling variant of Section 5: round t of T chooses the label on part 2t and
     computes the gradient on part 2t + 1 of 2T disjoint parts of the client's samples.
     """
+    if part is None and labels is None:
+        return task.respond(centres, assign)
     choosing, computing = task, task
     if part is not None:
         t, rounds = part

@@ -38,7 +38,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_compiled
-def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:  # pragma: no cover - compiled
+def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     """(comparators, 2): merge exchange for `rows`, pruned backwards from the ranks [low, high)."""
     top = 1
     while top * 2 < rows:
@@ -74,9 +74,7 @@ def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:  # pragma: no
 
 
 @_compiled
-def _reduce(
-    block: NDArray[Any], width: int, low: int, high: int, broken: NDArray[np.bool_], out: NDArray[Any]
-) -> None:  # pragma: no cover - compiled
+def _reduce(block: NDArray[Any], width: int, low: int, high: int, broken: NDArray[np.bool_], out: NDArray[Any]) -> None:
     """Mean of block[low:high] per lane, summed in float64 around block[low] so that equal rows give that row."""
     count = high - low
     for lane in range(width):
@@ -95,9 +93,7 @@ def _reduce(
 
 
 @_compiled
-def _columns(
-    rows: NDArray[Any], pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]
-) -> None:  # pragma: no cover - compiled
+def _columns(rows: NDArray[Any], pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]) -> None:
     """out[c] = mean of the order statistics [low, high) of rows[:, c], block of columns by block of columns."""
     count, columns = rows.shape
     block = np.zeros((count, LANES), dtype=rows.dtype)

@@ -78,8 +78,8 @@ class Clients:
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return self.features[rows, :], None if self.targets is None else self.targets[rows]
 
-    def blocks(self) -> Iterator[Block]:
-        """Runs of neighbours with equal n_i as dense (c, n, d) batches.
+    def blocks(self, elements: int = BLOCK_ELEMENTS) -> Iterator[Block]:
+        """Runs of neighbours with equal n_i as dense (c, n, d) batches of at most `elements` feature values.
 
         The only place that deals with raggedness: with equal n_i there is one block (or a few, by
         memory), with all n_i different there is one per client.
@@ -87,7 +87,7 @@ class Clients:
         cuts = np.flatnonzero(np.diff(self.sizes)) + 1
         for first, last in zip([0, *cuts], [*cuts, self.count], strict=True):
             n = int(self.sizes[first])
-            stride = max(1, BLOCK_ELEMENTS // max(1, n * self.dim))
+            stride = max(1, elements // max(1, n * self.dim))
             for start in range(int(first), int(last), stride):
                 stop = min(start + stride, int(last))
                 rows = slice(int(self.offsets[start]), int(self.offsets[stop]))

@@ -10,12 +10,14 @@ from coterie.tasks.linear_model import (
     squared_loss,
 )
 from coterie.tasks.quadratic import Quadratic, linear_regression, mean_estimation
-from coterie.tasks.task import Task
+from coterie.tasks.task import Choice, Response, Task
 
 __all__ = [
+    "Choice",
     "LinearModel",
     "Loss",
     "Quadratic",
+    "Response",
     "Task",
     "linear_regression",
     "logistic_loss",

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
 from coterie.data import Clients
 from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
+from coterie.tasks.task import Choice, Response
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,15 @@ class Quadratic:
         return offsets if self.grams is None else offsets @ self.grams
 
     def losses(self, centres: Array) -> Array:
+        return self.respond(centres, _first).losses
+
+    def respond(self, centres: Array, choose: Choice) -> Response:
         xp = namespace(centres)
         offsets = centres[None, :, :] - self.minima[:, None, :]
-        return self.floors[:, None] + xp.sum(offsets * self._steepen(offsets), axis=2)
+        steep = self._steepen(offsets)
+        losses = self.floors[:, None] + xp.sum(offsets * steep, axis=2)
+        labels = choose(losses)
+        return Response(losses, labels, 2.0 * steep[np.arange(len(labels)), labels])
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
         offsets = (centres[labels] - self.minima)[:, None, :]
@@ -61,6 +68,10 @@ class Quadratic:
         if self.grams is None:  # the Hessian is 2·I, known without any sampling error
             return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
         return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
+
+
+def _first(losses: Array) -> Ints:
+    return np.zeros(losses.shape[0], dtype=np.int64)
 
 
 def mean_estimation(clients: Clients) -> Quadratic:

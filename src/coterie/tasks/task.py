@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self
 
 from coterie.arrays import Array, Floats, Ints
 from coterie.data import Clients
+
+Choice = Callable[[Array], Ints]
+"""From the losses (c, k) of some clients to their labels (c,)."""
+
+
+class Response(NamedTuple):
+    """What m honest clients compute in one round."""
+
+    losses: Array  # (m, k)
+    labels: Ints  # (m,)
+    updates: Array  # (m, dim)
 
 
 class Task(Protocol):
@@ -31,6 +43,10 @@ class Task(Protocol):
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
         """(k, dim), (m,) -> (m, dim): ∇F_i at the centre that labels[i] names."""
+        ...
+
+    def respond(self, centres: Array, choose: Choice) -> Response:
+        """`losses`, the labels that follow from them, and `gradients` there, in one pass over the data."""
         ...
 
     def minimisers(self, ridge: float = 0.0) -> Array:
