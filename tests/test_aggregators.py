@@ -16,6 +16,7 @@ from coterie.aggregators import (
     Aggregator,
     geometric_median,
     mean,
+    mean_over,
     median,
     per_cluster,
     trim_count,
@@ -152,6 +153,13 @@ def test_trimming_removes_the_floor_at_each_end() -> None:
     assert trimmed_mean(rows, trim=0.0).tolist() == [1017 / 5]
     assert trimmed_mean(rows, trim=0.39).tolist() == pytest.approx([(2 + 5 + 9) / 3])
     assert trimmed_mean(rows, trim=0.4).tolist() == [5.0]
+
+
+def test_the_published_divisor_shortens_the_step_of_a_cluster() -> None:
+    rows = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    assert mean_over(rows, clients=8).tolist() == [0.5, 0.75]
+    assert mean_over(torch.from_numpy(rows), clients=8).tolist() == [0.5, 0.75]
+    assert mean_over(rows, clients=8).dtype == np.float32
 
 
 def test_trim_count_is_exact_where_floats_are_not() -> None:

@@ -182,6 +182,14 @@ def test_trimmed_kmeans_finds_blobs_among_outliers(rng: np.random.Generator) -> 
     assert matched_distance(centres, [[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]]) < 0.15
 
 
+def test_trimmed_kmeans_may_begin_with_given_labels(rng: np.random.Generator) -> None:
+    points = np.concatenate([rng.standard_normal((20, 2)), 8 + rng.standard_normal((20, 2)), [[100.0, 100.0]]])
+    given = np.array([1] * 20 + [0] * 20 + [-1])  # an outlier without a label
+    centres, labels = trimmed_kmeans(points, 2, trim=0.05, iterations=9, starts=1, rng=rng, first=given)
+    assert np.array_equal(labels[:40], given[:40])
+    assert np.linalg.norm(centres[0] - 8) < 1.5  # five standard errors of a mean of 20
+
+
 def test_three_stage_recovers_separated_clusters(rng: np.random.Generator) -> None:
     drawn = gaussian_means(rng, clients=60, clusters=3, samples=50, dim=10, byzantine=0.05, dtype=np.float64)
     assert drawn.truth is not None

@@ -76,6 +76,8 @@ def test_toml_round_trip(overrides: list[str], tmp_path: Path) -> None:
         ("algorithm.empty=drop", "algorithm.empty: must be"),
         ("algorithm.project=sphere", "algorithm.project: must be"),
         ("algorithm.resample=true", "algorithm.resample: needs at least 2*rounds = 600 samples"),
+        ("three_stage.starts=0", "three_stage.starts: must be"),
+        ("algorithm.ifca_divisor=half", "algorithm.ifca_divisor: must be"),
         ("atack.kind=none", "atack: unknown section; did you mean attack?"),
         ("attack.kind=meteor", "attack.kind: must be"),
         ("attack.target=all", "attack.target: must be"),
@@ -99,6 +101,7 @@ def test_mistakes_of_a_folder_problem() -> None:
     assert parse_config(base).methods == [name for name in METHOD_NAMES if name != "oracle"]
     for section, keys, expected in (
         ("algorithm", {"init": "warm"}, "algorithm.init: warm needs the true centres"),
+        ("three_stage", {"first": "truth"}, "three_stage.first: truth needs the true labels"),
         ("run", {"methods": ["oracle"]}, "run.methods: oracle needs the truth"),
     ):
         with pytest.raises(ValueError, match=expected):
@@ -107,6 +110,11 @@ def test_mistakes_of_a_folder_problem() -> None:
         parse_config({"problem": {"kind": "folder"}})
     with pytest.raises(ValueError, match=r"problem\.dim: unknown key"):
         parse_config({"problem": {"kind": "folder", "path": "clients", "dim": 3}})
+
+
+def test_the_float32_inverse_is_for_linear_regression() -> None:
+    with pytest.raises(ValueError, match=r"three_stage\.erm: float32-inverse"):
+        read_config(None, ["problem.kind=gaussian-means", "three_stage.erm=float32-inverse"])
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

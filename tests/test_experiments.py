@@ -69,6 +69,12 @@ def test_seeds_and_trials_differ() -> None:
         ["attack.kind=none", "algorithm.init=warm", "algorithm.tolerance=1e-3", "algorithm.empty=random-client"],
         ["algorithm.resample=true", "algorithm.rounds=7", "problem.dtype=float64"],
         ["problem.clusters=1", "problem.byzantine=0.0"],
+        [
+            "algorithm.ifca_divisor=all",
+            "three_stage.first=truth",
+            "three_stage.erm=float32-inverse",
+            "three_stage.project=unit-sphere",
+        ],
     ],
 )
 def test_every_option_runs_and_gives_finite_numbers(overrides: list[str]) -> None:

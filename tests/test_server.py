@@ -11,7 +11,7 @@ import torch
 from coterie.aggregators import mean, median, trimmed_mean
 from coterie.data import mixed_regression
 from coterie.intake import Accepted
-from coterie.server import STEEPER, Server, automatic_steps, box, l2_ball, take_step
+from coterie.server import STEEPER, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
 from coterie.tasks import linear_regression
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
@@ -87,6 +87,7 @@ def test_torch_takes_the_same_step(rng: np.random.Generator) -> None:
 def test_projections() -> None:
     centres = np.array([[3.0, -4.0], [0.1, 0.2], [0.0, 0.0]])
     np.testing.assert_allclose(l2_ball(centres, 2.5), [[1.5, -2.0], [0.1, 0.2], [0.0, 0.0]])
+    np.testing.assert_allclose(unit_sphere(centres)[[0, 2]], [[0.6, -0.8], [0.0, 0.0]])
     np.testing.assert_allclose(box(centres, 1.0), [[1.0, -1.0], [0.1, 0.2], [0.0, 0.0]])
 
 

@@ -17,6 +17,7 @@ from coterie.tasks import (
     mean_estimation,
     softmax_regression,
 )
+from coterie.tasks.linear_model import float32_inverse, least_squares
 
 CLASSES = 3
 
@@ -149,6 +150,16 @@ def test_local_minimisers_are_of_least_norm(samples: int, dim: int, rng: np.rand
     np.testing.assert_allclose(task.minimisers()[0], np.linalg.pinv(x) @ y, rtol=1e-7, atol=1e-9)
     theirs = Ridge(alpha=0.1 * samples, fit_intercept=False, solver="svd").fit(x, y).coef_
     np.testing.assert_allclose(task.minimisers(0.1)[0], theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_the_published_inverse_is_right_where_it_is_well_posed_only(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((200, 5))
+    y = x @ np.arange(5.0)
+    np.testing.assert_allclose(float32_inverse(x, y, 0.0), np.arange(5.0), atol=1e-4)
+    np.testing.assert_allclose(float32_inverse(x, y, 0.3), least_squares(x, y, 0.3), atol=1e-4)
+    singular = np.column_stack([x, x[:, 0]])
+    assert np.isfinite(float32_inverse(np.zeros((3, 2)), np.zeros(3), 0.0)).all()
+    assert float32_inverse(singular, y, 0.0).shape == (6,)
 
 
 def test_a_repeated_column_does_not_break_the_minimiser(rng: np.random.Generator) -> None:

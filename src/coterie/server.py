@@ -41,6 +41,13 @@ def box(centres: Array, radius: float) -> Array:
     return namespace(centres).clip(centres, -radius, radius)
 
 
+def unit_sphere(centres: Array) -> Array:
+    """Θ = {θ : ‖θ‖ = 1}: every centre is rescaled to norm 1; 0 stays where it is."""
+    xp = namespace(centres)
+    norms = xp.linalg.vector_norm(centres, axis=-1, keepdims=True)
+    return centres / xp.where(norms > 0, norms, norms + 1)
+
+
 @dataclass(frozen=True)
 class Server:
     """What the server does with the accepted replies of a round.

@@ -42,6 +42,17 @@ def mean(updates: Array) -> Array:
     return mean_between_ranks(updates, 0, _check_rows(updates))
 
 
+def mean_over(updates: Array, clients: int) -> Array:
+    """The sum of the rows over a given number of clients, (1/m) Σ: what the paper's published IFCA baseline does.
+
+    A cluster of c of the m clients so takes c/m of its step; with `mean` it takes all of it.
+
+    >>> mean_over(np.array([[1.0], [3.0]]), clients=4)
+    array([1.])
+    """
+    return mean(updates) * (_check_rows(updates) / clients)
+
+
 def median(updates: Array) -> Array:
     """The coordinate-wise median (Definition 1, Option I); an even number of rows averages the middle two.
 

@@ -21,7 +21,9 @@ class ThreeStage:
 
     descent: the third stage, with the trimmed mean as its rule. iterations: of k-means, at most.
     starts: trimmed k-means++ starts, of which the one with the least trimmed cost is taken.
-    ridge: added to the local risk in the first stage. trim: β of the second stage.
+    ridge: added to the local risk in the first stage. trim: β of the second stage. first: (m,), labels to
+    begin k-means with instead of the starts (-1: none), such as the true ones, which the paper's published
+    baseline is given.
     """
 
     descent: ClusteredDescent
@@ -29,6 +31,7 @@ class ThreeStage:
     starts: int = 10
     ridge: float = 0.0
     trim: float = 0.05
+    first: Ints | None = None
 
     @property
     def rounds(self) -> int:
@@ -48,7 +51,13 @@ class ThreeStage:
             return state._replace(fixed=fixed)
         points = as_numpy(accepted.updates).astype(np.float64)
         centres, labels = trimmed_kmeans(
-            points, clusters, trim=self.trim, iterations=self.iterations, starts=self.starts, rng=rng
+            points,
+            clusters,
+            trim=self.trim,
+            iterations=self.iterations,
+            starts=self.starts,
+            rng=rng,
+            first=None if self.first is None else self.first[accepted.clients],
         )
         fixed[accepted.clients] = labels
         return state._replace(centres=like(centres, start), fixed=fixed)
@@ -58,19 +67,27 @@ class ThreeStage:
 
 
 def trimmed_kmeans(
-    points: Floats, clusters: int, *, trim: float, iterations: int, starts: int, rng: Generator
+    points: Floats,
+    clusters: int,
+    *,
+    trim: float,
+    iterations: int,
+    starts: int,
+    rng: Generator,
+    first: Ints | None = None,
 ) -> tuple[Floats, Ints]:
     """k-means whose centres ignore outliers: (m, d) -> centres (k, d) and labels (m,).
 
     A cluster's centre is the mean of its points within the (1 − trim) quantile of the distances to its
     geometric median. Of the trimmed k-means++ starts the one with the least cost wins: the sum of the squared
-    distances to the nearest centre over the nearest (1 − trim)·m points.
+    distances to the nearest centre over the nearest (1 − trim)·m points. With the labels `first` there is
+    one start, from those.
     """
     best: tuple[float, Floats, Ints] | None = None
     kept = len(points) - trim_count(len(points), trim)
-    for _ in range(starts):
+    for _ in range(starts if first is None else 1):
         centres = points[_plus_plus(points, clusters, trim, rng)]
-        labels = cdist(points, centres).argmin(axis=1)
+        labels = cdist(points, centres).argmin(axis=1) if first is None else first
         for _ in range(iterations):
             centres = np.stack(
                 [

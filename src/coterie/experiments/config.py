@@ -119,8 +119,23 @@ class AlgorithmSection(Section):
     ridge: float = Field(
         0.0, ge=0, description="ridge of the local minimisers (three-stage, local); try 0.1 where n_i is near dim"
     )
-    clustering_rounds: int = Field(100, ge=1, description="three-stage: iterations of trimmed k-means at most")
-    clustering_starts: int = Field(10, ge=1, description="three-stage: trimmed k-means++ starts")
+    ifca_divisor: Literal["cluster", "all"] = Field(
+        "cluster", description="ifca: divide a cluster's sum by its own clients, or by all m (as published)"
+    )
+
+
+class ThreeStageSection(Section):
+    iterations: int = Field(100, ge=1, description="iterations of trimmed k-means at most")
+    starts: int = Field(10, ge=1, description="trimmed k-means++ starts")
+    first: Literal["k-means++", "truth"] = Field(
+        "k-means++", description="where the clustering begins: k-means++, or the true labels (as published)"
+    )
+    erm: Literal["stable", "float32-inverse"] = Field(
+        "stable", description="local minimisers: stable, or by an inverse in float32 (as published)"
+    )
+    project: Literal["same", "unit-sphere"] = Field(
+        "same", description="Theta of the third stage: the same as algorithm.project, or unit-sphere (as published)"
+    )
 
 
 class AttackSection(Section):
@@ -147,6 +162,7 @@ class Config(Section):
 
     problem: Problem = MixedRegression()
     algorithm: AlgorithmSection = AlgorithmSection()
+    three_stage: ThreeStageSection = ThreeStageSection()
     attack: AttackSection = AttackSection()
     run: RunSection = RunSection()
 
@@ -162,8 +178,19 @@ class Config(Section):
             return self
         if self.algorithm.init == "warm":
             raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
+        if self.three_stage.first == "truth":
+            raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
         if "methods" in self.run.model_fields_set and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
             raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
+        return self
+
+    @model_validator(mode="after")
+    def _needs_least_squares(self) -> Config:
+        linear = isinstance(self.problem, MixedRegression) or (
+            isinstance(self.problem, Folder) and self.problem.task == "linear"
+        )
+        if self.three_stage.erm == "float32-inverse" and not linear:
+            raise ValueError("three_stage.erm: float32-inverse is a way to do linear regression only")
         return self
 
     @property
@@ -232,6 +259,7 @@ def _sections(kind: str | None = None) -> dict[str, type[Section]]:
     return {
         "problem": problems.get(kind or "", MixedRegression),
         "algorithm": AlgorithmSection,
+        "three_stage": ThreeStageSection,
         "attack": AttackSection,
         "run": RunSection,
     }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie import attacks, initialise, tasks
-from coterie.aggregators import Aggregator, mean, median, trimmed_mean
+from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
 from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Oracle, ThreeStage
 from coterie.arrays import Array
 from coterie.data import Clients, Federation, Truth, gaussian_means, mixed_regression, poisson_means, read_folder
@@ -22,8 +22,9 @@ from coterie.experiments.config import (
     MixedRegression,
     Problem,
 )
-from coterie.server import Projection, Server, box, l2_ball, unconstrained
+from coterie.server import Projection, Server, box, l2_ball, unconstrained, unit_sphere
 from coterie.tasks import Task
+from coterie.tasks.linear_model import float32_inverse
 
 PAYLOADS: dict[str, attacks.Payload] = {
     "paper": attacks.paper,
@@ -114,31 +115,43 @@ def projection(section: AlgorithmSection) -> Projection:
     return constraints[section.project]
 
 
-def rule(method: str, section: AlgorithmSection) -> Aggregator:
+def rule(method: str, config: Config, clients: int) -> Aggregator:
     """The aggregator behind a method."""
+    section = config.algorithm
     if method == "ifca":
-        return mean
+        return mean if section.ifca_divisor == "cluster" else partial(mean_over, clients=clients)
     if method in ("brifca-trimmed", "three-stage"):
         return partial(trimmed_mean, trim=section.trim)
     return median
 
 
+def method_task(method: str, config: Config, task: Task) -> Task:
+    """The task as a method meets it: Three-Stage may be told to compute its local minimisers another way."""
+    if method == "three-stage" and config.three_stage.erm == "float32-inverse":
+        return tasks.LinearModel(task.clients, tasks.squared_loss(), float32_inverse)
+    return task
+
+
 def algorithm(method: str, config: Config, task: Task, truth: Truth | None) -> Algorithm:
     """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference."""
-    section = config.algorithm
+    section, stages = config.algorithm, config.three_stage
     if method == "local":
         return LocalMinimisers(task, section.ridge)
     if method == "oracle":
         if truth is None:
             raise ValueError("run.methods: oracle needs the truth")
         return Oracle(task, truth.labels)
+    project = projection(section)
+    if method == "three-stage" and stages.project == "unit-sphere":
+        project = unit_sphere
     descent = ClusteredDescent(
-        Server(rule(method, section), projection(section), section.empty, section.trim),
+        Server(rule(method, config, task.clients.count), project, section.empty, section.trim),
         rounds=section.rounds,
         size=None if section.step == "auto" else section.step,
         tolerance=section.tolerance,
         resample=section.resample,
     )
     if method == "three-stage":
-        return ThreeStage(descent, section.clustering_rounds, section.clustering_starts, section.ridge, section.trim)
+        first = truth.labels if truth is not None and stages.first == "truth" else None
+        return ThreeStage(descent, stages.iterations, stages.starts, section.ridge, section.trim, first)
     return descent

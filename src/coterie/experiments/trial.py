@@ -100,9 +100,9 @@ def run_trial(config: Config, trial: int, on_round: OnRound = lambda: None) -> T
 
 
 def _run_method(method: str, draw: Draw, on_round: OnRound) -> MethodResult:
-    task, section = draw.task, draw.config.algorithm
+    task = tables.method_task(method, draw.config, draw.task)
     algorithm = tables.algorithm(method, draw.config, task, draw.truth)
-    rule = tables.rule(method, section)
+    rule = tables.rule(method, draw.config, task.clients.count)
     rule(draw.start)  # compiled before the clock starts
     byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine
     network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)

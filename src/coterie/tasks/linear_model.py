@@ -187,6 +187,23 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
     return np.asarray(x.T @ solve(x @ x.T + n * ridge * np.eye(n), y, assume_a="pos"))
 
 
+def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+    """(XᵀX)⁻¹Xᵀy in float32, the pseudo-inverse only where the determinant is not positive.
+
+    What the paper's published Three-Stage baseline does. Where d ≥ n the Gram matrix is singular, and what
+    comes out is rounding error. Here to reproduce that; `least_squares` is the way to do it.
+    """
+    x32, y32 = x.astype(np.float32), y.astype(np.float32)
+    gram = x32.T @ x32 + np.float32(len(x) * ridge) * np.eye(x.shape[1], dtype=np.float32)
+    with np.errstate(all="ignore"):
+        try:
+            positive = np.linalg.det(gram) > 0
+            inverse = np.linalg.inv(gram) if positive else np.linalg.pinv(gram)
+        except np.linalg.LinAlgError:
+            inverse = np.linalg.pinv(gram)
+        return np.asarray(inverse @ (x32.T @ y32), dtype=np.float64)
+
+
 def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float], Floats]:
     """A local minimiser for a smooth convex loss by L-BFGS from 0.
 
