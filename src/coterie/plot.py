@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.experiments import TrialResult
+from coterie.experiments.results import aggregate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,3 +81,41 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     axes.grid(alpha=0.25, which="both")
     figure.legend(fontsize=9, loc="outside right upper")
     figure.savefig(path, dpi=150)
+
+
+def lines(rows: Sequence[dict[str, Any]], x: str, series: str, y: str, *, path: str | Path, log: bool = False) -> None:
+    """Mean of metric `y` against key `x`, one line per value of `series`, error bars of one standard error."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    draw_lines(figure.add_subplot(), rows, x, series, y, log=log)
+    figure.legend(fontsize=9, loc="outside right upper")
+    figure.savefig(path, dpi=150)
+
+
+def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, y: str, log: bool = False) -> None:
+    """The lines of `lines` in given axes."""
+    table = aggregate(rows, list(dict.fromkeys([series, x])))
+    for name in dict.fromkeys(line[series] for line in table):
+        points = [
+            line for line in aggregate([r for r in rows if r[series] == name], [x, series]) if line[y] is not None
+        ]
+        axes.errorbar(
+            [point[x] for point in points],
+            [point[y] for point in points],
+            yerr=[point[f"{y}_se"] or 0.0 for point in points],
+            color=STYLES.get(name) if isinstance(name, str) else None,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            linewidth=1.4,
+            label=str(name),
+        )
+    if log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    axes.set_xlabel(x.rsplit(".", maxsplit=1)[-1])
+    axes.set_ylabel(LABELS.get(y, y))
+    axes.grid(alpha=0.25, which="both")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from coterie.experiments.summary import Statistic, Summary
+from coterie.experiments.summary import METRICS, Statistic, Summary
 
 COLUMNS = {
     "dist": "dist",
@@ -59,3 +61,30 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
                 cells.append(cell(statistics[metric], 2 if metric == "oracle_ratio" else 3))
         table.add_row(method, *cells)
     return table
+
+
+def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
+    """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
+    shown_rows = rows if last is None else rows[-last:]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    if not rows:
+        return table
+    names = [n for n in rows[0] if n not in METRICS and n.removesuffix("_se") not in METRICS]
+    metrics = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
+    metrics = [m for m in metrics if m != "loss" or "dist" not in metrics]
+    for name in names:
+        table.add_column(name.split(".")[-1], no_wrap=name == "method")
+    for metric in metrics:
+        table.add_column(COLUMNS[metric], justify="right", no_wrap=True)
+    for row in shown_rows:
+        cells = [str(row.get(name)) for name in names]
+        for metric in metrics:
+            value = row.get(metric)
+            found = {"mean": value if _is_number(value) else None, "se": row.get(f"{metric}_se"), "trials": None}
+            cells.append(cell(found, 2 if metric == "oracle_ratio" else 3))
+        table.add_row(*cells)
+    return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

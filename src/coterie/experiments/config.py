@@ -209,29 +209,38 @@ def default_config() -> Config:
 
 def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a TOML file (or the default), changed by `section.key=value` overrides."""
-    raw: dict[str, Any] = {}
-    if path is not None:
-        file = Path(path)
-        try:
-            raw = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file}: is not TOML ({error})") from None
-    for override in overrides:
-        _override(raw, override)
+    raw = {} if path is None else read_toml(path)
+    for change in overrides:
+        override(raw, change)
     return parse_config(raw)
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A TOML file; what is wrong with it is a ValueError of one line."""
+    file = Path(path)
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: is not TOML ({error})") from None
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML reads it; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def override(raw: dict[str, Any], change: str) -> None:
+    """Apply one `section.key=value` to a raw configuration."""
+    key, equals, text = change.partition("=")
     parts = key.strip().split(".")
     if not equals or len(parts) != 2 or not all(parts):
-        raise ValueError(f"--set {override}: must read section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string
+        raise ValueError(f"--set {change}: must read section.key=value")
+    value = parse_value(text)
     section = raw.setdefault(parts[0], {})
     if not isinstance(section, dict):
         raise ValueError(f"{parts[0]}: must be a table of keys")
@@ -331,13 +340,14 @@ def as_toml(config: Config, header: str = "") -> str:
             value = getattr(section, key)
             if name == "run" and key == "methods":
                 value = config.methods
-            lines += [f"# {fields[key].description}", f"{key} = {_toml_value(value)}"]
+            lines += [f"# {fields[key].description}", f"{key} = {toml_value(value)}"]
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False)  # TOML's basic strings and booleans read the same
     return repr(value)

@@ -1,15 +1,15 @@
-"""Many trials, on one or several processes, with the same numbers."""
+"""Many trials, on one or several processes or on a Ray cluster, with the same numbers."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.experiments.config import Config
 from coterie.experiments.trial import TrialResult, run_trial
@@ -23,27 +23,47 @@ class Interrupted(Exception):
     """A trial was asked to stop in its middle."""
 
 
+class Job(NamedTuple):
+    """One trial of one configuration; `record` keeps its rounds and audit."""
+
+    config: Config
+    trial: int
+    record: bool = True
+
+
+Engine = Callable[[Sequence[Job], OnProgress, Stop], Iterator[tuple[int, TrialResult]]]
+"""Runs jobs and yields (place of the job, result) as they end; `on_progress` hears the rounds done so far.
+
+Once `stop()` is true no job is begun, those under way are given up, and the iteration ends.
+"""
+
+
 def worker_count(config: Config) -> int:
-    """Processes to use: as configured, never more than trials."""
-    wanted = len(os.sched_getaffinity(0)) if config.run.workers == "auto" else config.run.workers
-    return min(wanted, config.run.trials)
+    """Processes to use: as configured, or one per core."""
+    return len(os.sched_getaffinity(0)) if config.run.workers == "auto" else config.run.workers
 
 
 def run_trials(
     config: Config, on_progress: OnProgress = lambda rounds: None, stop: Stop = lambda: False
 ) -> Iterator[TrialResult]:
-    """Yield the trials of a configuration as they end; `on_progress` hears the rounds done so far.
-
-    Once `stop()` is true no trial is begun, those under way are given up, and the iteration ends. No worker
-    is left behind, then or when the generator is closed.
-    """
-    if worker_count(config) == 1:
-        yield from _in_this_process(config, on_progress, stop)
-    else:
-        yield from _in_workers(config, on_progress, stop)
+    """Yield the trials of a configuration as they end; see `Engine` for the arguments."""
+    jobs = [Job(config, trial) for trial in range(config.run.trials)]
+    for _, result in local_engine(worker_count(config))(jobs, on_progress, stop):
+        yield result
 
 
-def _in_this_process(config: Config, on_progress: OnProgress, stop: Stop) -> Iterator[TrialResult]:
+def local_engine(workers: int) -> Engine:
+    """Processes on this machine, or this process itself where one is enough. None is left behind."""
+
+    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+        if min(workers, len(jobs)) <= 1:
+            return _in_this_process(jobs, on_progress, stop)
+        return _in_workers(jobs, min(workers, len(jobs)), on_progress, stop)
+
+    return run
+
+
+def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
     done = 0
 
     def on_round() -> None:
@@ -53,27 +73,30 @@ def _in_this_process(config: Config, on_progress: OnProgress, stop: Stop) -> Ite
         if stop():
             raise Interrupted
 
-    for trial in range(config.run.trials):
+    for place, job in enumerate(jobs):
         try:
-            result = run_trial(config, trial, on_round)
+            result = run_trial(*job, on_round)
         except Interrupted:
             return
-        yield result
+        yield place, result
 
 
-def _in_workers(config: Config, on_progress: OnProgress, stop: Stop) -> Iterator[TrialResult]:
+def _in_workers(
+    jobs: Sequence[Job], workers: int, on_progress: OnProgress, stop: Stop
+) -> Iterator[tuple[int, TrialResult]]:
     context = multiprocessing.get_context("spawn")
     rounds, stopped = context.Value("q", 0), context.RawValue("b", 0)
     counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
-    with ProcessPoolExecutor(worker_count(config), context, _initialise_worker, (config, rounds, stopped)) as pool:
+    with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped)) as pool:
         with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
-            waiting: set[Future[TrialResult]] = {pool.submit(_work, trial) for trial in range(config.run.trials)}
+            places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
+        waiting = set(places)
         try:
             while waiting and not stop():
                 ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 on_progress(counter.value)
                 for future in ended:
-                    yield future.result()
+                    yield places.pop(future), future.result()
         finally:
             stopped.value = 1  # a worker in the middle of a trial notices at its next round
             pool.shutdown(wait=True, cancel_futures=True)
@@ -91,15 +114,46 @@ def _ctrl_c_held_back() -> Iterator[None]:
 _worker: dict[str, Any] = {}
 
 
-def _initialise_worker(config: Config, rounds: Synchronized[int], stopped: Any) -> None:
-    _worker.update(config=config, rounds=rounds, stopped=stopped)
+def _initialise_worker(rounds: Synchronized[int], stopped: Any) -> None:
+    _worker.update(rounds=rounds, stopped=stopped)
 
 
-def _work(trial: int) -> TrialResult:
+def _work(job: Job) -> TrialResult:
     def on_round() -> None:
         with _worker["rounds"].get_lock():
             _worker["rounds"].value += 1
         if _worker["stopped"].value:
             raise Interrupted
 
-    return run_trial(_worker["config"], trial, on_round)
+    return run_trial(*job, on_round)
+
+
+def ray_engine(address: str | None = None) -> Engine:
+    """Tasks on a Ray cluster: an existing one at `address`, else one that is started here (`coterie[ray]`)."""
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("engine: ray needs Ray (pip install 'coterie[ray]')") from None
+
+    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        own = not ray.is_initialized()
+        if own:
+            try:
+                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
+        remote = ray.remote(num_cpus=1, max_retries=3)(run_trial)
+        try:
+            places = {remote.remote(*job): i for i, job in enumerate(jobs)}
+            while places and not stop():
+                ended, _ = ray.wait(list(places), timeout=POLL_SECONDS)
+                for reference in ended:
+                    yield places.pop(reference), ray.get(reference)
+            for reference in places:
+                ray.cancel(reference, force=True)
+        finally:
+            if own:
+                ray.shutdown()
+
+    return run

@@ -84,29 +84,32 @@ def draw_trial(config: Config, trial: int) -> Draw:
     return Draw(config, trial, task, drawn.truth, start)
 
 
-def run_trial(config: Config, trial: int, on_round: OnRound = lambda: None) -> TrialResult:
-    """All methods on one draw. Same seed, same bits: every stream is keyed by trial and purpose, and the
-    linear algebra runs on one thread, since its rounding depends on the number of threads."""
+def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound = lambda: None) -> TrialResult:
+    """All methods on one draw; `record` keeps what happened in every round and to every client.
+
+    Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
+    thread, since its rounding depends on the number of threads.
+    """
     # a method that diverges may overflow; the result says so, a warning would not add to it
     with threadpool_limits(limits=1), np.errstate(all="ignore"):
         draw = draw_trial(config, trial)
-        results: dict[str, MethodResult] = {m: _run_method(m, draw, on_round) for m in config.methods}
+        results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
         if draw.truth is not None:
-            oracle = results.get("oracle") or _run_method("oracle", draw, lambda: None)
+            oracle = results.get("oracle") or _run_method("oracle", draw, False, lambda: None)
             floor = oracle.metrics["matched_dist"]
             for result in results.values():
                 result.metrics["oracle_ratio"] = result.metrics["matched_dist"] / floor if floor > 0 else math.nan
     return TrialResult(trial, results)
 
 
-def _run_method(method: str, draw: Draw, on_round: OnRound) -> MethodResult:
+def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
     task = tables.method_task(method, draw.config, draw.task)
     algorithm = tables.algorithm(method, draw.config, task, draw.truth)
     rule = tables.rule(method, draw.config, task.clients.count)
     rule(draw.start)  # compiled before the clock starts
     byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine
     network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)
-    recorder = Recorder(task, draw.truth, byzantine)
+    recorder = Recorder(task, draw.truth, byzantine, record)
     first = draw.start[:1] if method == "global" else draw.start
     seconds, began = 0.0, time.perf_counter()
     for played in play(algorithm, network, first, draw.stream("server")):
@@ -124,6 +127,7 @@ class Recorder:
     task: Task
     truth: Truth | None
     byzantine: Bools
+    record: bool = True
     rows: list[Row] = field(default_factory=list)
     last: Round | None = None
 
@@ -140,7 +144,7 @@ class Recorder:
         """Take in one round."""
         self.last = played
         state, exchange = played
-        if exchange is None:
+        if exchange is None or not self.record:
             return
         row: Row = {"round": state.round}
         if self.truth is not None:
@@ -177,7 +181,8 @@ class Recorder:
         metrics["loss"] = self._loss(labels)
         metrics["rounds"] = float(state.round)
         metrics["seconds"] = seconds
-        return MethodResult(metrics, self.rows, self._audit_rows(labels), as_numpy(state.centres))
+        audit = self._audit_rows(labels) if self.record else []
+        return MethodResult(metrics, self.rows, audit, as_numpy(state.centres))
 
     def _loss(self, labels: NDArray[Any]) -> float:
         """The mean local loss of the honest clients at the centre of their cluster."""

@@ -1,0 +1,97 @@
+"""What all commands share: the application, options, Ctrl-C, and how a mistake is told."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from coterie import __version__
+
+app = typer.Typer(
+    name="coterie",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Byzantine-robust clustered federated learning: find the clusters of clients and learn one model "
+    "for each, while some of the clients lie.\n\nStart with `coterie run`; `coterie config` explains every key.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Read the options that stand before the command."""
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file; without one, the default problem (see `coterie config`).")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key, e.g. `--set problem.dim=50`. Repeatable."),
+]
+
+
+class CtrlC:
+    """Turns the first Ctrl-C into a question that the run asks at safe points; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Callable[[], bool]:
+        self.before = signal.signal(signal.SIGINT, self._ask)
+        return lambda: self.asked
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self.before)
+
+
+def dated_folder() -> Path:
+    """Where results go when the user names no place."""
+    return Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def output_console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for any table where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def entry() -> None:
+    """What the `coterie` command runs: a bad input is one line on stderr and exit code 2."""
+    try:
+        app()
+    except ValueError as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except MemoryError:
+        _fail("not enough memory for this problem; lower problem.clients, problem.samples or problem.dim", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"coterie: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,189 @@
+"""`coterie sweep`, `coterie results` and `coterie plot`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from coterie.cli.app import CtrlC, Overrides, app, dated_folder, output_console
+
+if TYPE_CHECKING:
+    from coterie.experiments.database import Database
+    from coterie.experiments.sweep import Grid
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: as the grid says, or one per core.")]
+EngineName = Annotated[Literal["local", "ray"], typer.Option(help="Where trials run: here, or on a Ray cluster.")]
+RayAddress = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="An existing Ray cluster, e.g. auto or HOST:6379.")
+]
+Where = Annotated[
+    list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these results, e.g. dim=20. Repeatable.")
+]
+
+
+@app.command()
+def sweep(
+    file: Annotated[
+        Path | None, typer.Argument(help="A grid: a TOML file in which any key may hold a list of values.")
+    ] = None,
+    changes: Overrides = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
+) -> None:
+    """Work off a grid of configurations: the product of all lists, times the trials.
+
+    Every finished trial is in OUT/results.sqlite at once, so that nothing is lost, whatever happens; the same
+    command with --resume does the rest. `[[settings]]` tables hold keys that change together. See the results
+    with `coterie results OUT` and `coterie plot OUT`.
+    """
+    from coterie.experiments.database import FILE
+    from coterie.experiments.sweep import read_grid
+
+    if file is None:
+        if not (resume and out is not None):
+            raise ValueError("sweep: needs a grid file (or --resume with --out of an earlier sweep)")
+        file = out / "grid.toml"
+    grid = read_grid(file, changes or [])
+    place = out or dated_folder()
+    if (place / FILE).exists() and not resume:
+        raise ValueError(f"{place}: already holds results; add --resume to go on there")
+    work(grid, place, workers, engine, ray_address)
+
+
+def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None) -> Database:
+    """Do what is left of a grid, show how it goes, print the table, and leave OUT/summary.csv."""
+    from coterie.experiments import check
+    from coterie.experiments.database import Database
+    from coterie.experiments.results import aggregate, as_csv, without_clock
+    from coterie.experiments.run import local_engine, ray_engine, worker_count
+    from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import jobs_left, keep_grid
+    from coterie.experiments.sweep import sweep as work_off
+    from coterie.report import results_table
+
+    for config in grid.configs:
+        check(config)
+    chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
+    database = Database(place, create=True)
+    keep_grid(grid, place)
+    with CtrlC() as interrupted:
+        jobs = jobs_left(grid, database)
+        total = len(grid.configs) * grid.trials
+        with Watch(total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)) as on:
+            work_off(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
+    summary = without_clock(aggregate(database.rows(grid.keys)))
+    write_atomically(place / "summary.csv", as_csv(summary).encode())
+    output_console().print(results_table(summary))
+    state = "Interrupted; go on with --resume. Finished trials are" if interrupted() else "Everything is"
+    print(f"{state} in {place}/", file=sys.stderr)
+    if interrupted():
+        raise SystemExit(130)
+    return database
+
+
+class Watch:
+    """A bar with trials, rate and the time left over a running table, on stderr; silent where it is no terminal."""
+
+    def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
+        console = Console(stderr=True)
+        self.table = table
+        self.bar = Progress(
+            TextColumn("trials"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task = self.bar.add_task("", total=total, completed=done, rate="")
+        self.live = Live(self.bar, console=console, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Callable[[], None]:
+        if self.live is not None:
+            self.live.start()
+        return self._advance
+
+    def _advance(self) -> None:
+        if self.live is None:
+            return
+        speed = self.bar.tasks[0].finished_speed or self.bar.tasks[0].speed
+        self.bar.update(self.task, advance=1, rate=f"{speed:.1f}/s" if speed else "")
+        self.live.update(Group(self.table(), self.bar))
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+
+Folder = Annotated[Path, typer.Argument(help="The folder of a sweep.")]
+
+
+@app.command()
+def results(
+    folder: Folder,
+    where: Where = None,
+    by: Annotated[
+        list[str] | None, typer.Option("--by", metavar="KEY", help="Group by this key. Default: all that vary.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Every trial, not the means.")] = False,
+    form: Annotated[
+        Literal["table", "csv", "parquet", "json"], typer.Option("--format", help="How to write them.")
+    ] = "table",
+    out: Annotated[Path | None, typer.Option(help="A file to write to; parquet needs one.")] = None,
+) -> None:
+    """List, filter, average and export the results of a sweep."""
+    from coterie.experiments.database import Database
+    from coterie.experiments.results import aggregate, as_csv, as_json, as_parquet, full_name, select
+    from coterie.experiments.store import write_atomically
+    from coterie.report import results_table
+
+    rows = select(Database(folder).rows(), where or [])
+    if not rows:
+        raise ValueError(f"{folder}: no result" + (f" with {' and '.join(where)}" if where else ""))
+    chosen = rows if raw else aggregate(rows, None if by is None else [full_name(name, rows) for name in by])
+    if form == "table":
+        output_console().print(results_table(chosen))
+        return
+    if form == "parquet" and out is None:
+        raise ValueError("--out: parquet needs a file to write to")
+    content = as_parquet(chosen) if form == "parquet" else (as_csv if form == "csv" else as_json)(chosen).encode()
+    if out is None:
+        print(content.decode(), end="")
+    else:
+        write_atomically(out, content)
+
+
+@app.command()
+def plot(
+    folder: Folder,
+    x: Annotated[str, typer.Option(help="The key along the axis.")] = "dim",
+    y: Annotated[str, typer.Option(help="The metric that is drawn.")] = "matched_dist",
+    series: Annotated[str, typer.Option(help="One line per value of this key.")] = "method",
+    where: Where = None,
+    log: Annotated[bool, typer.Option("--log", help="Logarithmic axes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="PNG, SVG or PDF file. Default: FOLDER/Y-by-X.png.")] = None,
+) -> None:
+    """Draw a metric against a key, with error bars of one standard error."""
+    from coterie.experiments.database import Database
+    from coterie.experiments.results import full_name, select
+    from coterie.plot import lines
+
+    rows = select(Database(folder).rows(), where or [])
+    if not rows:
+        raise ValueError(f"{folder}: no result" + (f" with {' and '.join(where)}" if where else ""))
+    names = [full_name(name, rows) for name in (x, series, y)]
+    file = out or folder / f"{y}-by-{x}.png"
+    lines(rows, *names, path=file, log=log)
+    print(file)

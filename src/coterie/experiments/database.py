@@ -1,0 +1,145 @@
+"""The store of sweeps: one SQLite file that many processes may write to, each finished trial at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie import __version__
+from coterie.experiments.config import Config
+from coterie.experiments.summary import METRICS
+from coterie.experiments.trial import TrialResult
+
+NUMERICS = 1
+"""The version of the numerics: raised when a change moves results, so that old ones are not taken for new."""
+FILE = "results.sqlite"
+BUSY_SECONDS = 60.0
+
+Row = dict[str, Any]
+
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS configurations (id TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY, configuration TEXT NOT NULL REFERENCES configurations (id),
+    method TEXT NOT NULL, seed INTEGER NOT NULL, trial INTEGER NOT NULL,
+    numerics INTEGER NOT NULL, version TEXT NOT NULL,
+    {", ".join(f"{metric} REAL" for metric in METRICS)}
+);
+"""
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def content(config: Config) -> Row:
+    """What the numbers depend on: every section but [run]."""
+    return {name: section for name, section in config.model_dump(mode="json").items() if name != "run"}
+
+
+def key(config: Config, method: str, trial: int) -> str:
+    """The identity of one result."""
+    return _digest([content(config), method, config.run.seed, trial, NUMERICS])
+
+
+class Database:
+    """The results of sweeps in DIR/results.sqlite.
+
+    Write-ahead logging makes a trial durable when it is added and keeps the file whole when a process is
+    killed; several processes may write at once.
+    """
+
+    def __init__(self, folder: str | Path, create: bool = False) -> None:
+        self.path = Path(folder) / FILE
+        if not create and not self.path.is_file():
+            raise ValueError(f"{self.path}: no such file; `coterie sweep` makes one")
+        with self._reported():
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            if create:
+                self.connection.execute("PRAGMA journal_mode = WAL")
+                self.connection.executescript(SCHEMA)
+            self.connection.execute("SELECT count(*) FROM results").fetchone()
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """One clear line for what can be wrong with a file or its disk."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OSError(0, f"{error}", str(self.path)) from None
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{self.path}: is not a file of results ({error})") from None
+
+    def add(self, config: Config, result: TrialResult) -> None:
+        """Keep a trial, all its methods or none; what is there already stays."""
+        inside = content(config)
+        rows = [
+            [
+                *(key(config, method, result.trial), _digest(inside), method, config.run.seed, result.trial),
+                *(NUMERICS, __version__),
+                *(_number(found.metrics[metric]) for metric in METRICS),
+            ]
+            for method, found in result.methods.items()
+        ]
+        holes = ", ".join("?" * len(rows[0]))
+        with self._reported():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                self.connection.execute(
+                    "INSERT OR IGNORE INTO configurations VALUES (?, ?)", [_digest(inside), json.dumps(inside)]
+                )
+                self.connection.executemany(f"INSERT OR IGNORE INTO results VALUES ({holes})", rows)
+                self.connection.execute("COMMIT")
+            except sqlite3.Error:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def missing(self, config: Config, trial: int) -> list[str]:
+        """The methods of a configuration that have no result yet."""
+        wanted = {key(config, method, trial): method for method in config.methods}
+        holes = ", ".join("?" * len(wanted))
+        with self._reported():
+            found = self.connection.execute(f"SELECT key FROM results WHERE key IN ({holes})", list(wanted)).fetchall()
+        return [method for one, method in wanted.items() if (one,) not in set(found)]
+
+    def rows(self, only: Iterable[str] | None = None) -> list[Row]:
+        """All results (or those with the given keys) as flat rows: `section.key`, method, seed, trial, metrics.
+
+        In an order that does not depend on when they came.
+        """
+        with self._reported():
+            contents = {
+                name: _flat(json.loads(text))
+                for name, text in self.connection.execute("SELECT id, content FROM configurations")
+            }
+            columns = ["key", "configuration", "method", "seed", "trial", *METRICS]
+            found = self.connection.execute(f"SELECT {', '.join(columns)} FROM results").fetchall()
+        wanted = None if only is None else set(only)
+        rows = []
+        for values in sorted(found, key=lambda row: (row[1], row[3], row[4], row[2])):
+            row = dict(zip(columns, values, strict=True))
+            if wanted is None or row.pop("key") in wanted:
+                row.pop("key", None)
+                metrics = {metric: math.nan if row[metric] is None else row[metric] for metric in METRICS}
+                rows.append({**contents[row.pop("configuration")], **row, **metrics})
+        return rows
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _flat(inside: Row) -> Row:
+    return {f"{section}.{name}": value for section, keys in inside.items() for name, value in keys.items()}

@@ -1,0 +1,115 @@
+"""From the flat rows of a database to the table that somebody wants to see."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.experiments.config import METHOD_NAMES, parse_value
+from coterie.experiments.summary import METRICS, statistic
+
+Row = dict[str, Any]
+NOT_REPEATABLE = ("seconds",)
+"""Metrics that are a clock: left out of what must be the same when it is run again."""
+
+
+def full_name(name: str, rows: Sequence[Row]) -> str:
+    """A key by its whole name or by its last part: `dim` is `problem.dim`."""
+    names = list(rows[0]) if rows else []
+    if name in names:
+        return name
+    candidates = [candidate for candidate in names if candidate.split(".")[-1] == name]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise ValueError(f"{name}: could be {' or '.join(candidates)}")
+    raise ValueError(f"{name}: no such key; there are {', '.join(names)}")
+
+
+def select(rows: Sequence[Row], where: Sequence[str]) -> list[Row]:
+    """The rows in which every `key=value` holds."""
+    chosen = list(rows)
+    for condition in where:
+        name, equals, text = condition.partition("=")
+        if not equals:
+            raise ValueError(f"--where {condition}: must read key=value")
+        if chosen:
+            wanted, column = parse_value(text), full_name(name.strip(), chosen)
+            chosen = [row for row in chosen if row[column] == wanted]
+    return chosen
+
+
+def varied(rows: Sequence[Row]) -> list[str]:
+    """The configuration keys that do not have one value throughout."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row if "." in name))
+    return [name for name in names if len({json.dumps(row.get(name)) for row in rows}) > 1]
+
+
+def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
+    """One row per combination of the keys `by` (those that vary) and method: trials, and METRIC and METRIC_se.
+
+    In the order of the keys' values, then of the methods.
+    """
+    keys = [*(varied(rows) if by is None else by)]
+    keys = keys if "method" in keys else [*keys, "method"]
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps([row.get(name) for name in keys]), []).append(row)
+    table = []
+    for members in groups.values():
+        ordered = sorted(members, key=lambda row: json.dumps([row["seed"], row["trial"], *map(str, row.values())]))
+        line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(members)}
+        for metric in METRICS:
+            found = statistic([row[metric] for row in ordered])
+            line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
+        table.append(line)
+    return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """An order over values of any kind: methods in their own order, numbers by size, the rest by name."""
+    if value in METHOD_NAMES:
+        return 0, float(METHOD_NAMES.index(value)), ""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, json.dumps(value)
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Rows as CSV; floats keep every digit, a value that is not there is empty."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(n for r in rows for n in r)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """Rows as JSON; what is not a number is null."""
+    clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    return json.dumps(clean, indent=1) + "\n"
+
+
+def as_parquet(rows: Sequence[Row]) -> bytes:
+    """Rows as a Parquet file (`coterie[parquet]`)."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("--format: parquet needs pyarrow (pip install 'coterie[parquet]')") from None
+    flat = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    stream = io.BytesIO()
+    parquet.write_table(arrow.Table.from_pylist(flat), stream)
+    return stream.getvalue()
+
+
+def without_clock(rows: Sequence[Row]) -> list[Row]:
+    """The rows without what is never the same twice."""
+    return [{k: v for k, v in row.items() if k.removesuffix("_se") not in NOT_REPEATABLE} for row in rows]

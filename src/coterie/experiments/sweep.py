@@ -1,0 +1,141 @@
+"""Grids of configurations, worked off trial by trial; what is done stays done."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.experiments.config import Config, override, parse_config, read_toml, toml_value
+from coterie.experiments.database import Database, key
+from coterie.experiments.run import Engine, Job, OnProgress, Stop
+from coterie.experiments.store import write_atomically
+from coterie.experiments.trial import TrialResult
+
+ONE_VALUE = ("run.trials", "run.workers")
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The configurations of a sweep; all have the same trials, workers and methods. raw: what they came from."""
+
+    configs: tuple[Config, ...]
+    raw: Raw
+
+    @property
+    def trials(self) -> int:
+        return self.configs[0].run.trials
+
+    @property
+    def keys(self) -> list[str]:
+        """The identities of all results of the grid."""
+        return [
+            key(config, method, trial)
+            for config in self.configs
+            for trial in range(self.trials)
+            for method in config.methods
+        ]
+
+
+def parse_grid(raw: Raw) -> Grid:
+    """Every combination of the lists, for every table of `[[settings]]`.
+
+    Any key may hold a list of values. `run.methods` is a list in itself, and a key whose value is a list
+    (problem.samples, problem.shares) takes a list of lists. `[[settings]]` gives keys that change together:
+    each of its tables is laid over the rest before the lists are multiplied.
+    """
+    settings = raw.get("settings", [{}])
+    if not isinstance(settings, list) or not settings or not all(isinstance(table, dict) for table in settings):
+        raise ValueError("settings: must be tables, [[settings]]")
+    base = {name: section for name, section in raw.items() if name != "settings"}
+    configs: dict[str, Config] = {}
+    for setting in settings:
+        for config in _combinations(_laid_over(base, setting)):
+            configs.setdefault(config.model_dump_json(), config)
+    return Grid(tuple(configs.values()), raw)
+
+
+def read_grid(path: str | Path, overrides: list[str]) -> Grid:
+    """The grid of a TOML file, changed by `section.key=value` overrides, whose value may be a list, too."""
+    raw = read_toml(path)
+    for text in overrides:
+        override(raw, text)
+    return parse_grid(raw)
+
+
+def _laid_over(base: Raw, setting: Raw) -> Raw:
+    merged = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in base.items()}
+    for name, keys in setting.items():
+        if not isinstance(keys, dict) or not isinstance(merged.get(name, {}), dict):
+            raise ValueError(f"settings.{name}: must be a table of keys")
+        merged[name] = {**merged.get(name, {}), **keys}
+    return merged
+
+
+def _combinations(raw: Raw) -> Iterator[Config]:
+    lists = [
+        (section, name, value)
+        for section, keys in raw.items()
+        if isinstance(keys, dict)
+        for name, value in keys.items()
+        if isinstance(value, list) and (section, name) != ("run", "methods")
+    ]
+    for section, name, value in lists:
+        if f"{section}.{name}" in ONE_VALUE:
+            raise ValueError(f"{section}.{name}: must be one number for the whole sweep, got {value}")
+        if not value:
+            raise ValueError(f"{section}.{name}: must hold at least one value")
+    for values in itertools.product(*(value for _, _, value in lists)):
+        chosen = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in raw.items()}
+        for (section, name, _), value in zip(lists, values, strict=True):
+            chosen[section][name] = value
+        yield parse_config(chosen)
+
+
+def grid_toml(raw: Raw) -> str:
+    """The grid as TOML, for the folder of the sweep."""
+    lines: list[str] = []
+    for name, section in raw.items():
+        if name == "settings":
+            continue
+        lines += [f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in section.items()), ""]
+    for setting in raw.get("settings", []):
+        lines += ["[[settings]]"]
+        lines += [f"{s}.{key} = {toml_value(v)}" for s, keys in setting.items() for key, v in keys.items()] + [""]
+    return "\n".join(lines)
+
+
+def keep_grid(grid: Grid, folder: Path) -> None:
+    """Write DIR/grid.toml."""
+    text = grid_toml(grid.raw)
+    assert parse_grid(tomllib.loads(text)).configs == grid.configs
+    write_atomically(folder / "grid.toml", text.encode())
+
+
+def jobs_left(grid: Grid, database: Database) -> list[Job]:
+    """What is still to do: trial 0 of all configurations first, so that early results cover the whole grid."""
+    jobs = []
+    for trial in range(grid.trials):
+        for config in grid.configs:
+            if missing := database.missing(config, trial):
+                run = config.run.model_copy(update={"methods": missing})
+                jobs.append(Job(config.model_copy(update={"run": run}), trial, record=False))
+    return jobs
+
+
+def sweep(
+    jobs: list[Job],
+    database: Database,
+    engine: Engine,
+    on_progress: OnProgress = lambda rounds: None,
+    on_trial: Callable[[TrialResult], None] = lambda result: None,
+    stop: Stop = lambda: False,
+) -> None:
+    """Work off the jobs; each trial is in the database before the next is looked at."""
+    for place, result in engine(jobs, on_progress, stop):
+        database.add(jobs[place].config, result)
+        on_trial(result)
