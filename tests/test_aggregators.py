@@ -201,6 +201,24 @@ def test_per_cluster_is_a_loop_over_clusters(name: str, rows: np.ndarray, seed: 
         assert np.array_equal(found[j], expected)
 
 
+def test_labels_that_do_not_fit_the_rows() -> None:
+    rows = np.ones((2, 2))
+    for labels in ([0, 5], [-1, 0], [0], [[0, 1]]):
+        with pytest.raises(ValueError, match="labels must be 2 whole numbers"):
+            per_cluster(mean, rows, np.array(labels), 2)
+    with pytest.raises(ValueError, match="two axes"):
+        per_cluster(mean, np.ones(2), np.array([0, 0]), 1)
+    with pytest.raises(ValueError, match="real numbers"):
+        median(rows.astype(complex))
+
+
+def test_half_precision_goes_through_every_rule(rng: np.random.Generator) -> None:
+    rows = torch.from_numpy(rng.standard_normal((9, 4))).to(torch.bfloat16)
+    for rule in RULES.values():
+        assert rule(rows).dtype == torch.bfloat16
+    assert trimmed_share(rows, np.zeros(9, np.int64), 0.2).shape == (9,)
+
+
 def test_trimmed_share_names_who_stands_outside() -> None:
     updates = np.array([[0.0, 0.0], [1.0, 9.0], [2.0, 2.0], [99.0, 1.0], [3.0, 3.0], [7.0, 7.0]])
     labels = np.array([0, 0, 0, 0, 0, 1])

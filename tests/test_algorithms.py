@@ -156,6 +156,47 @@ def test_resampling_uses_every_part_once(rng: np.random.Generator) -> None:
         last(ClusteredDescent(Server(median), rounds=30, resample=True), network(task, drawn), start)
 
 
+def test_byzantine_clients_resample_too(rng: np.random.Generator) -> None:
+    drawn = gaussian_means(rng, clients=12, clusters=2, samples=20, dim=3, byzantine=0.25, dtype=np.float64)
+    assert drawn.truth is not None
+    task, centres = mean_estimation(drawn.clients), drawn.truth.centres
+    honest = network(task, drawn).gradients(centres, 1, part=(1, 5))
+    unattacked = network(task, drawn, attacks.Attack(attacks.none)).gradients(centres, 1, part=(1, 5))
+    np.testing.assert_allclose(unattacked.updates, honest.updates, rtol=1e-12)
+
+
+def test_the_automatic_step_of_resampling_knows_that_a_round_has_few_samples(rng: np.random.Generator) -> None:
+    drawn = mixed_regression(rng, clients=20, clusters=1, samples=80, dim=30, byzantine=0.0, dtype=np.float64)
+    assert drawn.truth is not None
+    clients = network(linear_regression(drawn.clients), drawn)
+    algorithm = ClusteredDescent(Server(mean), rounds=20, resample=True)
+    state = last(algorithm, clients, np.zeros((1, 30)))
+    assert matched_distance(state.centres, drawn.truth.centres) < 1.0  # where it began
+
+
+def test_a_start_of_another_dtype_is_answered_in_kind(easy: Federation, start: np.ndarray) -> None:
+    assert easy.truth is not None
+    descent = ClusteredDescent(Server(median), rounds=40)
+    for algorithm in (descent, ThreeStage(descent)):
+        state = last(algorithm, network(linear_regression(easy.clients), easy), start.astype(np.float32))
+        assert state.centres.dtype == np.float32
+        assert matched_distance(state.centres, easy.truth.centres) < 0.2
+
+
+def test_a_round_in_which_nobody_is_heard_is_not_convergence(easy: Federation, start: np.ndarray) -> None:
+    task = linear_regression(easy.clients)
+    silent = SimulatedNetwork(task, np.ones(40, np.bool_), attacks.Attack(attacks.garbage), np.random.default_rng(0))
+    algorithm = ClusteredDescent(Server(median), rounds=5, size=0.1, tolerance=1e-3)
+    assert last(algorithm, silent, start).round == 5
+
+
+def test_trimmed_kmeans_survives_any_finite_point(rng: np.random.Generator) -> None:
+    points = np.concatenate([rng.standard_normal((30, 2)), [[1e300, -1e300], [-1e308, 1e308]]])
+    centres, labels = trimmed_kmeans(points, 2, trim=0.1, iterations=9, starts=3, rng=rng)
+    assert np.isfinite(centres).all()
+    assert len(labels) == 32
+
+
 def test_respond_takes_labels_that_the_server_fixed(easy: Federation, start: np.ndarray) -> None:
     task = linear_regression(easy.clients)
     fixed = np.ones(40, dtype=np.int64)

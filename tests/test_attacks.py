@@ -53,10 +53,12 @@ def test_sign_flip_gaussian_and_constant(view: View) -> None:
 
 
 def test_targets(view: View) -> None:
+    own_at_three = view.liars.losses(3 * view.centres).argmin(axis=1)
+    labels = Attack(attacks.paper)(view).labels  # the paper's clients work on 3·θ throughout
+    assert np.array_equal(labels, own_at_three)
     crowded = replace(view, labels=np.array([0] * 6 + [1] * 3 + [2] * 7 + [0] * 4))
     assert attacks.smallest(crowded).tolist() == [1] * 4
     assert np.array_equal(attacks.own(view), view.labels[view.byzantine])
-    own_at_three = view.liars.losses(3 * view.centres).argmin(axis=1)
     assert np.array_equal(attacks.own(view, scale=3.0), own_at_three)
     assert [attacks.hop(replace(view, round=t))[0] for t in range(4)] == [0, 1, 2, 0]
     drawn = [tuple(attacks.random(view)) for _ in range(20)]

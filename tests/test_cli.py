@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,6 +154,30 @@ def test_ctrl_c_keeps_what_is_finished(workers: int, tmp_path: Path) -> None:
     assert len(rows) == 1 + 7 * len(finished)
 
 
+def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
+    command = [COTERIE, "run", *SMALL[:-1], "5000", "--set", "run.workers=2", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def group() -> list[str]:
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True, check=False
+        )
+        return listed.stdout.split()
+
+    try:
+        while process.poll() is None and not (tmp_path / "run" / "trials.csv").exists():
+            pass
+        assert len(group()) > 2
+        process.kill()
+        process.wait()
+        limit = time.monotonic() + 60
+        while group() and time.monotonic() < limit:
+            pass
+        assert group() == []
+    finally:
+        process.kill()
+
+
 def test_config_prints_what_run_reads(tmp_path: Path) -> None:
     done = coterie("config", "--set", "problem.dim=6", cwd=tmp_path)
     assert done.returncode == 0
@@ -189,6 +214,9 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     assert sorted(round(float(c), 1) for c in centres[:, 0]) == [-2.0, 2.0]
     audit = (tmp_path / "o" / "audit.csv").read_text()
     assert "site03" in audit
+    (tmp_path / "elsewhere").mkdir()
+    again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
+    assert again.returncode == 0, again.stderr
     (clients / "site05.csv").write_text("dose,response\n1,x\n")
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2

@@ -106,10 +106,19 @@ def test_mistakes_of_a_folder_problem() -> None:
     ):
         with pytest.raises(ValueError, match=expected):
             parse_config({**base, section: keys})
-    with pytest.raises(ValueError, match=r"problem\.path: is missing"):
-        parse_config({"problem": {"kind": "folder"}})
-    with pytest.raises(ValueError, match=r"problem\.dim: unknown key"):
+    with pytest.raises(
+        ValueError, match=r"problem\.dim: unknown key for this problem; it belongs to .* mixed-regression"
+    ):
         parse_config({"problem": {"kind": "folder", "path": "clients", "dim": 3}})
+
+
+def test_another_kind_of_problem_drops_the_keys_of_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(as_toml(default_config()), encoding="utf-8")
+    assert read_config(file, ["problem.kind=poisson-means"]).problem.kind == "poisson-means"
+    assert read_config(file, ["problem.kind=folder"]).problem.kind == "folder"
+    with pytest.raises(ValueError, match=r"problem\.noise_variance: unknown key for this problem"):
+        read_config(file, ["problem.kind=poisson-means", "problem.noise_variance=0.1"])
 
 
 def test_the_float32_inverse_is_for_linear_regression() -> None:

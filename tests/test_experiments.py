@@ -99,11 +99,24 @@ def test_the_audit_tells_liars_from_honest_clients() -> None:
     assert all(bool(row["reasons"]) == bool(row["byzantine"]) for row in garbage)
 
 
+def test_as_many_clusters_as_clients_is_not_one_model_per_client() -> None:
+    (trial,) = trials(small("problem.clients=2", "problem.byzantine=0.0", "run.trials=1"))
+    assert np.isnan(trial.methods["local"].metrics["ari"])
+    assert np.isfinite(trial.methods["ifca"].metrics["loss"])
+
+
+def test_one_byzantine_client_cannot_end_a_run() -> None:
+    extreme = ["problem.dtype=float64", "attack.kind=constant", "attack.scale=1e200", "run.trials=1"]
+    (trial,) = trials(small(*extreme))
+    assert np.isfinite(trial.methods["brifca-median"].metrics["dist"])
+
+
 def test_statistics() -> None:
     assert statistic([1.0, 3.0]) == {"mean": 2.0, "se": 1.0, "trials": 2}
     assert statistic([5.0]) == {"mean": 5.0, "se": None, "trials": 1}
     assert statistic([1.0, float("nan")])["mean"] is None
     assert statistic([1.0, float("inf")])["mean"] is None
+    assert statistic([1e300, 3e300]) == {"mean": 2e300, "se": None, "trials": 2}
 
 
 def test_the_folder_is_complete_after_every_trial(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,7 @@ def test_a_byte_order_mark_and_spaces_are_no_trouble(tmp_path: Path) -> None:
         ("x,y\n1,2\n,4\n", "column 'x', row 2: '' is not a number"),
         ("x,y\n1,nan\n", "column 'y', row 1: nan is not a finite number"),
         ("x,y\n1,2\n3,1e999\n", "column 'y', row 2: inf is not a finite number"),
+        ("x,y\n1,2\n3,1e30\n", "column 'y', row 2: 1e+30 is too large for float32"),
         ("x,y\n1,2\n3\n", "row 2 has 1 cells, the header names 2 columns"),
         ("x,y\n", "holds no sample"),
         ("", "is empty"),
@@ -102,6 +104,14 @@ def test_npz_faults_and_no_pickle(tmp_path: Path) -> None:
         read_folder(tmp_path, "y")
     np.savez(file, x=np.zeros(2), y=np.zeros(3))
     with pytest.raises(ValueError, match="differ in their number of rows"):
+        read_folder(tmp_path, "y")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("readme.txt", "no array")
+    with pytest.raises(ValueError, match=r"array 'readme\.txt' must hold numbers"):
+        read_folder(tmp_path, "y")
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    file.write_bytes((tmp_path / "plain.npy").read_bytes())
+    with pytest.raises(ValueError, match="not a zip archive"):
         read_folder(tmp_path, "y")
     file.write_bytes(b"PK\x03\x04 nonsense")
     with pytest.raises(ValueError, match=r"a\.npz: cannot be read as .npz"):

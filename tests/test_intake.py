@@ -54,6 +54,7 @@ def test_unknown_clients(client: Any) -> None:
         (np.array([None, None, None]), Verdict.WRONG_TYPE),
         ([1.0, 1.0, 1.0], Verdict.WRONG_TYPE),
         (torch.ones(3), Verdict.WRONG_TYPE),
+        (np.ma.masked_array([np.nan, 1, 1], mask=[1, 0, 0], dtype=np.float32), Verdict.WRONG_TYPE),
         ("text", Verdict.WRONG_TYPE),
         (None, Verdict.WRONG_TYPE),
         (b"\x00\xff", Verdict.WRONG_TYPE),
@@ -97,10 +98,46 @@ def test_arrays_and_lists_are_judged_alike(rng: np.random.Generator) -> None:
     assert np.array_equal(tensors.updates.numpy(), whole.updates)
 
 
-def test_a_whole_array_of_the_wrong_shape() -> None:
-    replies = Replies(np.arange(2), np.full(2, 4), np.zeros(2, np.int64), np.zeros((2, 5), np.float32))
+@pytest.mark.parametrize(
+    ("updates", "fault"),
+    [
+        (np.zeros((2, 5), np.float32), Verdict.WRONG_SHAPE),
+        (np.zeros((2, 3, 1), np.float32), Verdict.WRONG_SHAPE),
+        (np.zeros((2, 3), np.float64), Verdict.WRONG_TYPE),
+        (np.array([GOOD, None], dtype=object)[[1, 1]], Verdict.WRONG_TYPE),
+        (torch.zeros((2, 3)), Verdict.WRONG_TYPE),
+    ],
+)
+def test_a_whole_array_of_the_wrong_kind(updates: Any, fault: Verdict) -> None:
+    replies = Replies(np.arange(2), np.full(2, 4), np.zeros(2, np.int64), updates)
     accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
-    assert accepted.verdicts.tolist() == [Verdict.WRONG_SHAPE] * 2
+    assert accepted.verdicts.tolist() == [fault] * 2
+    assert accepted.updates.shape == (0, 3)
+    assert accepted.updates.dtype == np.float32
+
+
+def test_labels_in_a_column_are_no_labels() -> None:
+    replies = Replies(np.arange(2), np.full(2, 4), np.zeros((2, 1), np.int64), np.zeros((2, 3), np.float32))
+    accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
+    assert accepted.verdicts.tolist() == [Verdict.WRONG_LABEL] * 2
+
+
+def test_tensors_that_are_not_plain() -> None:
+    like = torch.zeros((2, 3))
+    odd = [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.ones(3, requires_grad=True)]
+    accepted = admit(Replies([0, 1, 2], [4] * 3, [0] * 3, odd), clients=3, clusters=2, round=4, like=like)
+    assert accepted.verdicts.tolist() == [Verdict.WRONG_TYPE, Verdict.WRONG_TYPE, Verdict.ACCEPTED]
+    assert not accepted.updates.requires_grad
+
+
+def test_strangers_are_counted() -> None:
+    replies = Replies([0, 7, -1], [4] * 3, [0] * 3, [GOOD] * 3)
+    assert admit(replies, clients=2, clusters=2, round=4, like=LIKE).strangers == 2
+
+
+def test_fields_of_different_length_are_a_mistake_of_the_transport() -> None:
+    with pytest.raises(ValueError, match="as many clients"):
+        Replies([0, 1], [4], [0], [GOOD])
 
 
 anything = st.one_of(

@@ -59,7 +59,7 @@ def test_one_model_for_all_and_one_per_client() -> None:
     assert shared["dist"] == 0.0
     assert shared["matched_dist"] == pytest.approx((0 + 4 + 3) / 3)
     own = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 3.0], [99.0, 99.0]])
-    local = evaluate(own, np.arange(4), truth)
+    local = evaluate(own, np.arange(4), truth, local=True)
     assert local["dist"] == pytest.approx((1 + 0 + 0) / 3)
     assert local["matched_dist"] == pytest.approx((1 + 4 + 0) / 3)
     assert np.isnan(local["ari"])

@@ -48,8 +48,18 @@ def test_a_picture_of_uneven_trials(uneven: list[TrialResult], suffix: str, tmp_
     assert len(content) > 5000
 
 
+@pytest.mark.parametrize("title", ["[/x]", "$a_{$", "客户"])
+def test_methods_without_rounds_and_odd_titles(title: str, tmp_path: Path) -> None:
+    file = tmp_path / "convergence.svg"
+    plot.convergence([result(0, {"oracle": [0.05], "local": [0.4]})], file, title)
+    assert "oracle" in file.read_text()
+    Console(file=io.StringIO()).print(as_table(summarise([result(0, {"oracle": [0.05]})]), title))
+
+
 def test_without_a_truth_the_movement_is_drawn(tmp_path: Path) -> None:
-    plot.convergence([result(0, {"ifca": [1.0, 0.5]}, "movement")], tmp_path / "movement.svg")
+    unknown = result(0, {"ifca": [1.0, 0.5]}, "movement")
+    unknown.methods["ifca"].metrics["matched_dist"] = np.nan
+    plot.convergence([unknown], tmp_path / "movement.svg")
     assert "largest movement" in (tmp_path / "movement.svg").read_text().replace("<!-- ", "").replace(" -->", "")
 
 

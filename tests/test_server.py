@@ -72,6 +72,9 @@ def test_a_step_to_infinity_is_not_taken(rng: np.random.Generator) -> None:
         step = take_step(Server(mean), centres, accepted, np.ones(2), rng)
     assert step.centres.tolist() == [[-huge], [0.5]]
     assert step.stuck.tolist() == [True, False]
+    with np.errstate(over="ignore"):  # nor is it turned into a corner of the box
+        boxed = take_step(Server(mean, partial(box, radius=9.0)), centres, accepted, np.ones(2), rng)
+    assert boxed.centres.tolist() == [[-huge], [0.5]]
 
 
 def test_torch_takes_the_same_step(rng: np.random.Generator) -> None:
@@ -88,6 +91,8 @@ def test_projections() -> None:
     centres = np.array([[3.0, -4.0], [0.1, 0.2], [0.0, 0.0]])
     np.testing.assert_allclose(l2_ball(centres, 2.5), [[1.5, -2.0], [0.1, 0.2], [0.0, 0.0]])
     np.testing.assert_allclose(unit_sphere(centres)[[0, 2]], [[0.6, -0.8], [0.0, 0.0]])
+    far = np.array([[3e30, -4e30]], np.float32)
+    np.testing.assert_allclose(l2_ball(far, 1.0), [[0.6, -0.8]], rtol=1e-6)
     np.testing.assert_allclose(box(centres, 1.0), [[1.0, -1.0], [0.1, 0.2], [0.0, 0.0]])
 
 

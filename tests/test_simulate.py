@@ -74,7 +74,8 @@ def test_centres_from_a_file(tmp_path: Path, rng: np.random.Generator) -> None:
     np.savetxt(tmp_path / "c.csv", centres, delimiter=",")
     save_file({"centres": centres, "other": np.zeros(1)}, tmp_path / "c.safetensors")
     save_file({"brifca-median": centres.astype(np.float32)}, tmp_path / "one.safetensors")
-    for name in ("c.npy", "c.csv", "c.safetensors", "one.safetensors"):
+    save_file({"ifca": centres, "brifca-median": np.zeros((2, 3))}, tmp_path / "run.safetensors")
+    for name in ("run.safetensors#ifca", "c.npy", "c.csv", "c.safetensors", "one.safetensors"):
         np.testing.assert_allclose(from_file(tmp_path / name, 2, 3), centres, rtol=1e-6)
 
 
@@ -85,9 +86,10 @@ def test_bad_files_of_centres(tmp_path: Path) -> None:
     np.save(tmp_path / "pickle.npy", np.full((2, 3), None), allow_pickle=True)
     (tmp_path / "noise.safetensors").write_bytes(b"\xff" * 40)
     (tmp_path / "words.csv").write_text("a,b,c\n")
+    (tmp_path / "empty.csv").write_text("")
     (tmp_path / "centres.txt").write_text("1 2 3")
     save_file({"a": np.zeros(1), "b": np.zeros(1)}, tmp_path / "two.safetensors")
-    for name in ("shape.npy", "nan.npy", "text.npy", "pickle.npy", "noise.safetensors", "words.csv", "centres.txt",
-                 "two.safetensors", "missing.npy"):  # fmt: skip
+    for name in ("shape.npy", "nan.npy", "text.npy", "pickle.npy", "noise.safetensors", "words.csv",
+                 "empty.csv", "centres.txt", "two.safetensors", "missing.npy"):  # fmt: skip
         with pytest.raises(ValueError, match=name.replace(".", r"\.")):
             from_file(tmp_path / name, 2, 3)

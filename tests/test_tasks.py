@@ -182,6 +182,12 @@ def test_logistic_and_softmax_agree_with_scikit_learn(rng: np.random.Generator) 
     np.testing.assert_allclose(logistic, peer.fit(x, binary).coef_[0], atol=2e-4)
 
 
+def test_a_float32_mean_of_many_samples_far_from_zero() -> None:
+    samples = 1000 + np.random.default_rng(0).standard_normal((200_000, 1))
+    task = mean_estimation(Clients(samples.astype(np.float32), None, np.array([200_000])))
+    assert task.minimisers()[0, 0] == pytest.approx(samples.mean(), abs=1e-4)
+
+
 def test_losses_do_not_overflow() -> None:
     clients = Clients(np.array([[1.0], [-1.0]]), np.array([1.0, 0.0]), np.array([2]))
     far = np.array([[1e4], [-1e4]])

@@ -6,6 +6,7 @@ PyTorch tensors (CPU or CUDA). This module is the only place that asks which of 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ def as_numpy(array: Array) -> NDArray[Any]:
     """`array` as a NumPy array; a tensor is detached and brought to the CPU, without a copy if possible."""
     if is_torch_array(array):
         array = array.detach().cpu()
+        if array.element_size() < 4 and array.is_floating_point():
+            array = array.float()  # NumPy has no bfloat16
     return np.asarray(array)
 
 
@@ -38,3 +41,19 @@ def like(values: NDArray[Any], example: Array) -> Array:
         xp = namespace(example)
         return xp.asarray(np.ascontiguousarray(values), dtype=example.dtype, device=example.device)
     return values.astype(np.asarray(example).dtype, copy=False)
+
+
+def cast(array: Array, example: Array) -> Array:
+    """`array` with the dtype of `example`, unchanged where it has it already."""
+    return array if array.dtype == example.dtype else namespace(array).astype(array, example.dtype)
+
+
+def detached(array: Array) -> Array:
+    """A tensor without the history that a gradient would be computed from; anything else as it is."""
+    return array.detach() if is_torch_array(array) else array
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -177,5 +177,7 @@ class Attack:
     def __call__(self, view: View) -> Forgery:
         labels = view.labels.copy()
         if view.centres is not None and not view.fixed:
-            labels[view.byzantine] = self.target(view)
+            # the paper's Byzantine clients work on scale·θ throughout, their own choice included
+            at_scale = self.payload is paper and self.target is own
+            labels[view.byzantine] = own(view, self.scale) if at_scale else self.target(view)
         return self.payload(replace(view, labels=labels), self.scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -39,23 +40,28 @@ def warm(truth: Truth, closeness: float, rng: Generator) -> Floats:
 
 
 def from_file(path: str | Path, clusters: int, dim: int) -> Floats:
-    """(k, d) centres from a `.safetensors` file (its only tensor, or the one named `centres`), `.npy` or `.csv`."""
-    file = Path(path)
+    """(k, d) centres from a `.safetensors`, `.npy` or `.csv` file.
+
+    Of several tensors in a `.safetensors` file the one named `centres`, or NAME where the path ends in #NAME.
+    """
+    place, _, wanted = str(path).rpartition("#") if ".safetensors#" in str(path) else (str(path), "", "centres")
+    file = Path(place)
     if not file.is_file():
         raise ValueError(f"{file}: no such file of centres")
     try:
         if file.suffix == ".safetensors":
             tensors = load_file(file)
-            if "centres" not in tensors and len(tensors) != 1:
-                raise ValueError("it needs one tensor, or one named 'centres'")
-            centres = tensors["centres"] if "centres" in tensors else next(iter(tensors.values()))
+            if wanted not in tensors and not (wanted == "centres" and len(tensors) == 1):
+                raise ValueError(f"choose a tensor with {file.name}#NAME; it has {', '.join(sorted(tensors))}")
+            centres = tensors[wanted] if wanted in tensors else next(iter(tensors.values()))
         elif file.suffix == ".npy":
             centres = np.load(file, allow_pickle=False)
         elif file.suffix == ".csv":
-            centres = np.loadtxt(file, delimiter=",", ndmin=2)
+            with warnings.catch_warnings(action="error"):  # an empty file is a warning to NumPy
+                centres = np.loadtxt(file, delimiter=",", ndmin=2)
         else:
             raise ValueError("its name must end in .safetensors, .npy or .csv")
-    except (ValueError, OSError, EOFError, SafetensorError) as error:
+    except (ValueError, UserWarning, OSError, EOFError, SafetensorError) as error:
         raise ValueError(f"{file}: cannot be read as centres ({error})") from None
     if centres.dtype.kind not in "fiu" or centres.shape != (clusters, dim) or not np.isfinite(centres).all():
         raise ValueError(f"{file}: must hold {clusters} x {dim} finite numbers, has shape {centres.shape}")

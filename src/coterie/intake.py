@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from coterie.arrays import Array, Bools, Ints, as_numpy, namespace
+from coterie.arrays import Array, Bools, Ints, as_numpy, detached, namespace
 
 
 class Verdict(IntEnum):
@@ -43,6 +43,11 @@ class Replies:
     labels: Sequence[Any] | Ints
     updates: Sequence[Any] | Array
 
+    def __post_init__(self) -> None:
+        lengths = [len(self.clients), len(self.rounds), len(self.labels), len(self.updates)]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"replies must have as many clients as rounds, labels and updates, got {lengths}")
+
 
 class Accepted(NamedTuple):
     """The replies that passed, and the verdict on every client."""
@@ -51,6 +56,7 @@ class Accepted(NamedTuple):
     labels: Ints  # (rows,)
     updates: Array  # (rows, dim)
     verdicts: Ints  # (m,), the fault of each client's first reply, by Verdict
+    strangers: int = 0  # replies under the name of no known client (Verdict.UNKNOWN_CLIENT)
 
 
 def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
@@ -85,12 +91,12 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     again = senders[known & ~firsts]
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
-    return Accepted(senders[passed], labels, _stack(replies.updates, passed, like), verdicts)
+    return Accepted(senders[passed], labels, _stack(replies.updates, passed, like), verdicts, int((~known).sum()))
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
     """Which entries are whole numbers in [0, limit)."""
-    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+    if _is_plain(values):
         inside: Bools = (values >= 0) & (values < limit)
         return inside
     return np.array([_is_whole(value) and 0 <= value < limit for value in values], dtype=np.bool_)
@@ -98,42 +104,57 @@ def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
 
 def _as_numbers(values: Sequence[Any] | Ints, sound: Bools) -> Ints:
     """The entries as integers, -1 where they are not sound."""
-    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+    if _is_plain(values):
         return np.where(sound, values, -1)
     return np.array([int(value) if ok else -1 for value, ok in zip(values, sound, strict=True)], dtype=np.int64)
 
 
 def _equal_to(values: Sequence[Any] | Ints, expected: int) -> Bools:
-    if isinstance(values, np.ndarray) and values.dtype.kind == "i":
+    if _is_plain(values):
         return np.asarray(values == expected)
     return np.array([_is_whole(value) and value == expected for value in values], dtype=np.bool_)
+
+
+def _is_plain(values: Sequence[Any] | Ints) -> TypeGuard[Ints]:
+    return type(values) is np.ndarray and values.dtype.kind == "i" and values.ndim == 1
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def _is_table(updates: Any, like: Array) -> TypeGuard[Array]:
+    """Is it one array, of exactly the kind, dtype and width that is wanted?"""
+    return _is_like(updates, like) and updates.ndim == 2 and updates.shape[1] == like.shape[-1]
+
+
+def _is_like(update: Any, like: Array) -> bool:
+    # a subclass may behave otherwise: a masked array hides a NaN from isfinite
+    return type(update) is type(like) and update.dtype == like.dtype and update.device == like.device
+
+
 def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, Bools, Bools]:
     """Per update: has it the right shape, the right kind and dtype, only finite values."""
     count, dim = len(updates), like.shape[-1]
-    if isinstance(updates, type(like)) and updates.dtype == like.dtype:
-        shaped = np.full(count, tuple(updates.shape) == (count, dim))
-        if not shaped.all():
-            return shaped, np.ones(count, dtype=np.bool_), shaped
-        finite = as_numpy(namespace(like).all(namespace(like).isfinite(updates), axis=-1))
-        return shaped, np.ones(count, dtype=np.bool_), finite
+    xp = namespace(like)
+    if _is_table(updates, like):
+        sound = np.ones(count, dtype=np.bool_)
+        return sound, sound, as_numpy(xp.all(xp.isfinite(updates), axis=-1))
     shape, kind, finite = np.zeros((3, count), dtype=np.bool_)
     for i, update in enumerate(updates):
-        kind[i] = isinstance(update, type(like)) and update.dtype == like.dtype
-        shape[i] = kind[i] and tuple(update.shape) == (dim,)
-        finite[i] = shape[i] and bool(namespace(like).all(namespace(like).isfinite(update)))
+        try:
+            kind[i] = _is_like(update, like)
+            shape[i] = kind[i] and tuple(update.shape) == (dim,)
+            finite[i] = shape[i] and bool(xp.all(xp.isfinite(update)))
+        except Exception:  # an object made to raise when it is looked at, a sparse tensor, …
+            kind[i] = False
     return shape, kind, finite
 
 
 def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array) -> Array:
-    if isinstance(updates, type(like)):
+    if _is_table(updates, like):
         return updates if len(rows) == len(updates) else updates[rows]
     xp = namespace(like)
     if len(rows) == 0:
-        return xp.zeros((0, like.shape[-1]), dtype=like.dtype)
-    return xp.stack([updates[i] for i in rows])
+        return xp.zeros((0, like.shape[-1]), dtype=like.dtype, device=like.device)
+    return xp.stack([detached(updates[i]) for i in rows])

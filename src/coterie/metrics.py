@@ -65,16 +65,16 @@ def misclustered_fraction(labels: Ints, truth: Ints) -> float:
     return 1.0 - float(table[linear_sum_assignment(-table)].sum()) / len(labels)
 
 
-def evaluate(centres: Array, labels: Ints, truth: Truth) -> Metrics:
+def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) -> Metrics:
     """dist, matched_dist, ari and misclustered of the estimates; the last two over the honest clients.
 
-    One model per client (as many centres as clients, each its own label) is judged over the honest clients
-    alone: dist to the nearest truth, matched_dist to the client's own, and no clustering to speak of.
+    local: one model per client, judged over the honest clients alone: dist to the nearest truth,
+    matched_dist to the client's own, and no clustering to speak of.
     One model for all stands for every cluster. A client whose replies are refused (label -1) is left out.
     """
     honest = np.flatnonzero(~truth.byzantine & (labels >= 0))
-    k, m = truth.centres.shape[0], len(truth.labels)
-    if centres.shape[0] == m and m != k:
+    k = truth.centres.shape[0]
+    if local:
         between = distances(centres, truth.centres)[honest]
         own = between[np.arange(len(honest)), truth.labels[honest]]
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from coterie.experiments.results import aggregate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STYLES = {
     "brifca-median": "tab:blue",
@@ -30,7 +32,7 @@ LABELS = {"matched_dist": "matched distance to the true centres", "movement": "l
 def _leave_out_divergence(axes: Axes) -> None:
     """A method that runs away must not flatten the others: show what is within HEADROOM of the lowest curve."""
     curves = {line: np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()}
-    heights = np.concatenate([curve[np.isfinite(curve) & (curve > 0)] for curve in curves.values()])
+    heights = np.concatenate([[], *(curve[np.isfinite(curve) & (curve > 0)] for curve in curves.values())])
     if heights.size == 0 or heights.max() <= HEADROOM * heights.min():
         return
     top = HEADROOM * heights.min()
@@ -52,7 +54,8 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     methods = trials[0].methods
-    metric = "matched_dist" if any("matched_dist" in row for m in methods.values() for row in m.rounds) else "movement"
+    known = any(not np.isnan(found.metrics["matched_dist"]) for found in methods.values())
+    metric = "matched_dist" if known else "movement"
     for name in methods:
         curves = [[row[metric] for row in trial.methods[name].rounds] for trial in trials]
         color = STYLES.get(name)
@@ -77,10 +80,10 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     _leave_out_divergence(axes)
     axes.set_xlabel("round")
     axes.set_ylabel(LABELS[metric])
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=10, parse_math=False)
     axes.grid(alpha=0.25, which="both")
     figure.legend(fontsize=9, loc="outside right upper")
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
 
 
 def lines(rows: Sequence[dict[str, Any]], x: str, series: str, y: str, *, path: str | Path, log: bool = False) -> None:
@@ -92,7 +95,12 @@ def lines(rows: Sequence[dict[str, Any]], x: str, series: str, y: str, *, path: 
     FigureCanvasAgg(figure)
     draw_lines(figure.add_subplot(), rows, x, series, y, log=log)
     figure.legend(fontsize=9, loc="outside right upper")
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # a glyph that the font does not have
+        figure.savefig(path, dpi=150)
 
 
 def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, y: str, log: bool = False) -> None:

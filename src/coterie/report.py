@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from coterie.experiments.summary import METRICS, Statistic, Summary
@@ -47,7 +48,7 @@ def shown(summary: Summary) -> Sequence[str]:
 def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
     """One row per method, mean ± standard error over the trials; on a narrow terminal without the clock."""
     metrics = [metric for metric in shown(summary) if width >= WIDE or metric not in ("rounds", "seconds")]
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for metric in metrics:
         table.add_column(COLUMNS[metric], justify="right")

@@ -31,9 +31,8 @@ def l2_ball(centres: Array, radius: float) -> Array:
     >>> l2_ball(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).round(6).tolist()
     [[0.6, 0.8], [0.3, 0.4]]
     """
-    xp = namespace(centres)
-    norms = xp.linalg.vector_norm(centres, axis=-1, keepdims=True)
-    return xp.where(norms > radius, centres * (radius / xp.where(norms > 0, norms, norms + 1)), centres)
+    norms, units = _norms_and_units(centres)
+    return namespace(centres).where(norms > radius, units * radius, centres)
 
 
 def box(centres: Array, radius: float) -> Array:
@@ -43,9 +42,16 @@ def box(centres: Array, radius: float) -> Array:
 
 def unit_sphere(centres: Array) -> Array:
     """Θ = {θ : ‖θ‖ = 1}: every centre is rescaled to norm 1; 0 stays where it is."""
+    return _norms_and_units(centres)[1]
+
+
+def _norms_and_units(centres: Array) -> tuple[Array, Array]:
+    """Norms (k, 1) and the centres over them (0 stays 0), without overflow of the squares."""
     xp = namespace(centres)
-    norms = xp.linalg.vector_norm(centres, axis=-1, keepdims=True)
-    return centres / xp.where(norms > 0, norms, norms + 1)
+    largest = xp.max(xp.abs(centres), axis=-1, keepdims=True)
+    scaled = centres / xp.where(largest > 0, largest, largest + 1)
+    length = xp.linalg.vector_norm(scaled, axis=-1, keepdims=True)
+    return largest * length, scaled / xp.where(length > 0, length, length + 1)
 
 
 @dataclass(frozen=True)
@@ -85,8 +91,9 @@ def take_step(server: Server, centres: Array, accepted: Accepted, steps: Floats,
         if stand_ins.size:
             gradients = like(as_numpy(gradients).copy(), centres)
             gradients[np.flatnonzero(sizes == 0)] = accepted.updates[stand_ins]
-    moved = server.project(centres - like(np.asarray(steps)[:, None], centres) * gradients)
+    moved = centres - like(np.asarray(steps)[:, None], centres) * gradients
     finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
+    moved = server.project(moved)
     shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
     return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0])
 

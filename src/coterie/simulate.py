@@ -13,7 +13,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from coterie.aggregators import Aggregator, mean
 from coterie.algorithms import Algorithm, Exchange, Network, State
-from coterie.arrays import Array, Bools, Ints, namespace
+from coterie.arrays import Array, Bools, Ints, cast, namespace
 from coterie.assignment import assign, respond
 from coterie.attacks import Attack, View
 from coterie.intake import Replies
@@ -53,22 +53,33 @@ class SimulatedNetwork:
     def gradients(
         self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
     ) -> Replies:
-        fixed = None if labels is None else np.maximum(labels, 0)
-        honest = respond(self.task, centres, fixed, part)
-        return self._send(round, centres, honest.labels, honest.updates, fixed=labels is not None)
+        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part)
+        return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
     def minimisers(self, like: Array, ridge: float) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.minimisers(ridge))
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), cast(self.task.minimisers(ridge), like))
 
-    def curvatures(self) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), self.task.curvatures())
+    def curvatures(self, rounds: int | None = None) -> Replies:
+        task = self.task if rounds is None else self.task.on(self.task.clients.part(1, 2 * rounds))
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), task.curvatures())
 
-    def _send(self, round: int, centres: Array | None, labels: Ints, updates: Array, fixed: bool = False) -> Replies:
+    def _send(
+        self,
+        round: int,
+        centres: Array | None,
+        labels: Ints,
+        updates: Array,
+        part: tuple[int, int] | None = None,
+        fixed: bool = False,
+    ) -> Replies:
         clients = np.arange(self.count)
         rounds = np.full(self.count, round)
         if self.attack is None or not self.byzantine.any():
             return Replies(clients, rounds, labels, updates)
-        view = View(round, centres, labels, updates, self.byzantine, self._liars, self.aggregate, self.rng, fixed)
+        lying = self._liars
+        if part is not None:  # they, too, compute on the samples of this round
+            lying = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1]))
+        view = View(round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed)
         forged = self.attack(view)
         liars = np.flatnonzero(self.byzantine)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
@@ -101,7 +112,8 @@ def play(algorithm: Algorithm, network: Network, start: Array, rng: Generator) -
     for _ in range(algorithm.rounds):
         state, exchange = algorithm.step(state, network, rng)
         yield Round(state, exchange)
-        if exchange.movement <= algorithm.tolerance and algorithm.tolerance > 0:
+        # a round in which nobody was heard says nothing about convergence
+        if 0 < algorithm.tolerance >= exchange.movement and exchange.sizes.any():
             return
 
 

@@ -9,7 +9,6 @@ independent: the result does not depend on the number of threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
@@ -20,7 +19,7 @@ import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
-from coterie.arrays import Array, as_numpy, like, namespace
+from coterie.arrays import Array, as_numpy, available_cores, like, namespace
 
 LANES = 128
 NETWORK_ROWS = 2048
@@ -136,7 +135,7 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)), thread_name_prefix="coterie")
+    return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")
 
 
 def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
@@ -144,7 +143,7 @@ def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
     out = np.empty(columns, dtype=rows.dtype)
     pairs = network(count, low, high)
     sort = count > NETWORK_ROWS and high - low < count
-    threads = min(len(os.sched_getaffinity(0)), 1 + rows.size // THREAD_ELEMENTS)
+    threads = min(available_cores(), 1 + rows.size // THREAD_ELEMENTS)
     step = -(-columns // threads // LANES) * LANES if threads > 1 else max(columns, 1)
     slices = [slice(start, min(start + step, columns)) for start in range(0, columns, step)]
     if len(slices) == 1:
@@ -168,12 +167,15 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     if not 0 <= low < high <= rows.shape[0]:
         raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {rows.shape[0]} rows")
     xp = namespace(rows)
+    if xp.isdtype(rows.dtype, "complex floating"):
+        raise ValueError(f"updates must be real numbers, got {rows.dtype}")
     if not xp.isdtype(rows.dtype, "real floating"):
         rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
         return like(_on_cpu(_native(rows), low, high), rows)
     ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
-    result = ranked[0, :] + xp.mean(ranked - ranked[0, :], axis=0)
+    first = xp.astype(ranked[0, :], xp.float64)
+    result = xp.astype(first + xp.mean(xp.astype(ranked, xp.float64) - first, axis=0), rows.dtype)
     return xp.where(xp.any(xp.isnan(rows), axis=0), float("nan") * result, result)
 
 

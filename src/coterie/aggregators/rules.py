@@ -14,10 +14,10 @@ Aggregator = Callable[[Array], Array]
 """From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
 
 
-def _check_rows(updates: Array) -> int:
+def _check_rows(updates: Array, least: int = 1) -> int:
     if updates.ndim != 2:
         raise ValueError(f"updates must have two axes (rows, d), got shape {tuple(updates.shape)}")
-    if updates.shape[0] == 0:
+    if updates.shape[0] < least:
         raise ValueError("updates must hold at least one row")
     return int(updates.shape[0])
 
@@ -115,7 +115,9 @@ def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: i
     >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
     [[2.0], [0.0], [5.0]]
     """
-    labels = np.asarray(labels)
+    rows, labels = _check_rows(updates, least=0), np.asarray(labels)
+    if labels.shape != (rows,) or (rows and not 0 <= labels.min() <= labels.max() < clusters):
+        raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
     counts = np.bincount(labels, minlength=clusters).astype(np.int64)
     xp = namespace(updates)
     order = np.argsort(labels, kind="stable")

@@ -28,8 +28,11 @@ class Network(Protocol):
         """Ask for every client's local minimiser, of the kind and dtype of `like`."""
         ...
 
-    def curvatures(self) -> Replies:
-        """Ask for the two numbers per client of `Task.curvatures`, as float64 NumPy rows."""
+    def curvatures(self, rounds: int | None = None) -> Replies:
+        """Ask for the two numbers per client of `Task.curvatures`, as float64 NumPy rows.
+
+        rounds: T where a round will use only one of 2T parts of the samples.
+        """
         ...
 
 
@@ -51,6 +54,7 @@ class Exchange(NamedTuple):
     sizes: Ints  # (k,)
     movement: float  # max_j ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
     stuck: int  # clusters whose step was not finite
+    strangers: int = 0  # replies under the name of no known client
 
 
 class Algorithm(Protocol):

@@ -30,7 +30,8 @@ class ClusteredDescent:
     resample: bool = False
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:
-        return State(0, start, curvatures=None if self.size is not None else ask_curvatures(network))
+        rounds = self.rounds if self.resample and self.rounds else None
+        return State(0, start, curvatures=None if self.size is not None else ask_curvatures(network, rounds))
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
         part = (state.round, self.rounds) if self.resample else None
@@ -46,7 +47,9 @@ class ClusteredDescent:
         labels[accepted.clients] = accepted.labels
         trimmed = np.full(network.count, np.nan)
         trimmed[accepted.clients] = step.trimmed
-        exchange = Exchange(labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()))
+        exchange = Exchange(
+            labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()), accepted.strangers
+        )
         return state._replace(round=state.round + 1, centres=step.centres), exchange
 
     def _sizes(self, state: State, accepted: Accepted) -> Floats:
@@ -57,10 +60,10 @@ class ClusteredDescent:
         return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
 
 
-def ask_curvatures(network: Network) -> Floats:
+def ask_curvatures(network: Network, rounds: int | None = None) -> Floats:
     """(m, 2): the curvatures that the clients report, NaN where the reply was refused."""
     form = np.zeros((1, 2))
-    accepted = admit(network.curvatures(), clients=network.count, clusters=1, round=-1, like=form)
+    accepted = admit(network.curvatures(rounds), clients=network.count, clusters=1, round=-1, like=form)
     curvatures = np.full((network.count, 2), np.nan)
     curvatures[accepted.clients] = as_numpy(accepted.updates)
     return curvatures

@@ -83,6 +83,7 @@ def trimmed_kmeans(
     distances to the nearest centre over the nearest (1 − trim)·m points. With the labels `first` there is
     one start, from those.
     """
+    points = np.clip(points, -1e100, 1e100)  # squared distances stay finite, whatever a Byzantine client sent
     best: tuple[float, Floats, Ints] | None = None
     kept = len(points) - trim_count(len(points), trim)
     for _ in range(starts if first is None else 1):

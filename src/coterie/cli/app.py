@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +70,9 @@ class CtrlC:
 
 def dated_folder() -> Path:
     """Where results go when the user names no place."""
-    return Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = datetime.now().strftime("%Y%m%d-%H%M%S")
+    places = (Path("runs") / f"{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    return next(place for place in places if not place.exists())
 
 
 def output_console() -> Console:
@@ -80,6 +83,9 @@ def output_console() -> Console:
 
 def entry() -> None:
     """What the `coterie` command runs: a bad input is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without α must not cost the results
     try:
         app()
     except ValueError as error:

@@ -37,7 +37,7 @@ def read_folder(
     columns: list[str] = []
     features, targets, sizes = [], [], []
     for file in files:
-        names, values = _read(file)
+        names, values = _read(file, dtype)
         columns = columns or names
         values = values[:, _matching_columns(file, names, columns, files[0].name)]
         if target is None:
@@ -68,7 +68,7 @@ def _matching_columns(file: Path, names: list[str], columns: list[str], first: s
     return [names.index(name) for name in columns]
 
 
-def _read(file: Path) -> Table:
+def _read(file: Path, dtype: DTypeLike) -> Table:
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
     names, values = readers[file.suffix.lower()](file)
     if len(set(names)) != len(names):
@@ -76,12 +76,16 @@ def _read(file: Path) -> Table:
         raise ValueError(f"{file}: column {repeated!r} appears twice")
     if len(values) == 0:
         raise ValueError(f"{file}: holds no sample")
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(
-            f"{file}: column {names[column]!r}, row {row + 1}: {values[row, column]} is not a finite number"
-        )
+    _refuse_first(file, names, values, ~np.isfinite(values), "is not a finite number")
+    largest = float(np.sqrt(np.finfo(dtype).max))  # a loss squares it
+    _refuse_first(file, names, values, np.abs(values) > largest, f"is too large for {np.dtype(dtype)}: rescale it")
     return names, values
+
+
+def _refuse_first(file: Path, names: list[str], values: NDArray[Any], wrong: NDArray[np.bool_], why: str) -> None:
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(f"{file}: column {names[column]!r}, row {row + 1}: {values[row, column]} {why}")
 
 
 def _read_csv(file: Path) -> Table:
@@ -138,10 +142,12 @@ def _read_npz(file: Path) -> Table:
     names: list[str] = []
     columns: list[NDArray[Any]] = []
     try:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is not a zip archive of arrays")
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             for name in arrays.files:
                 values = arrays[name]
-                if values.dtype.kind not in "fiub" or values.ndim not in (1, 2):
+                if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub" or values.ndim not in (1, 2):
                     raise ValueError(f"array {name!r} must hold numbers, shape (n,) or (n, p)")
                 wide = values.ndim == 2
                 names += [f"{name}[{i}]" for i in range(values.shape[1])] if wide else [name]

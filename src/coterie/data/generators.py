@@ -71,9 +71,9 @@ def draw_labels(clients: int, clusters: int, byzantine: float, shares: Sequence[
 def draw_sizes(clients: int, samples: Samples, rng: Generator) -> Ints:
     """(m,) numbers of samples n_i."""
     if isinstance(samples, range):
-        if len(samples) == 0 or min(samples) < 1:
+        if len(samples) == 0 or min(samples[0], samples[-1]) < 1:
             raise ValueError(f"samples must be a non-empty range of positive numbers, got {samples}")
-        return np.asarray(rng.choice(np.asarray(samples, dtype=np.int64), size=clients))
+        return samples.start + samples.step * rng.integers(len(samples), size=clients)
     sizes = np.broadcast_to(np.asarray(samples, dtype=np.int64), (clients,)) if isinstance(samples, int) else samples
     sizes = np.array(sizes, dtype=np.int64)
     if sizes.shape != (clients,):

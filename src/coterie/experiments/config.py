@@ -49,7 +49,7 @@ class Synthetic(Clustered):
         draw_labels(self.clients, self.clusters, self.byzantine, None if self.shares == "equal" else self.shares)
         if isinstance(self.samples, list) and len(self.samples) != self.clients:
             raise ValueError(f"samples must hold one number per client ({self.clients}), got {len(self.samples)}")
-        if isinstance(self.samples, str) and not min(self.sample_counts, default=0):
+        if isinstance(self.samples, str) and not (len(self.sample_counts) and self.sample_counts[0]):
             raise ValueError(f'samples must be a range "low..high" with 1 <= low <= high, got "{self.samples}"')
         return self
 
@@ -85,7 +85,7 @@ class PoissonMeans(Synthetic):
 
 class Folder(Clustered):
     kind: Literal["folder"] = Field(description=MixedRegression.model_fields["kind"].description)
-    path: str = Field(min_length=1, description="folder with one .csv, .parquet or .npz file per client")
+    path: str = Field("clients", min_length=1, description="folder with one .csv, .parquet or .npz file per client")
     task: Literal["linear", "logistic", "softmax", "mean"] = Field(
         "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
     )
@@ -106,7 +106,8 @@ class AlgorithmSection(Section):
     init: str = Field(
         "bernoulli",
         min_length=1,
-        description="bernoulli or gaussian (random, norm about 1), warm (near the truth), or a file of centres",
+        description="bernoulli or gaussian (random, norm about 1), warm (near the truth), or a file of centres"
+        " (.npy, .csv, .safetensors#NAME)",
     )
     warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
     trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
@@ -169,7 +170,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if isinstance(self.problem, Synthetic):
-            fewest, needed = min(self.problem.sample_counts), 2 * self.algorithm.rounds
+            counts, needed = self.problem.sample_counts, 2 * self.algorithm.rounds
+            fewest = counts[0] if isinstance(counts, range) else min(counts)
             if self.algorithm.resample and fewest < needed:
                 raise ValueError(
                     f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, "
@@ -180,7 +182,7 @@ class Config(Section):
             raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
         if self.three_stage.first == "truth":
             raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
-        if "methods" in self.run.model_fields_set and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
+        if self.run.methods != list(METHOD_NAMES) and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
             raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
         return self
 
@@ -209,8 +211,18 @@ def default_config() -> Config:
 
 def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a TOML file (or the default), changed by `section.key=value` overrides."""
+    changes = list(overrides)
     raw = {} if path is None else read_toml(path)
-    for change in overrides:
+    if any(change.replace(" ", "").startswith("problem.kind=") for change in changes):
+        # keys of the file's kind of problem that the new kind does not have go with the old kind
+        chosen: dict[str, Any] = {}
+        for change in changes:
+            override(chosen, change)
+        model = _sections(chosen["problem"]["kind"])["problem"]
+        problem = raw.get("problem", {})
+        if isinstance(problem, dict):
+            raw["problem"] = {key: value for key, value in problem.items() if key in model.model_fields}
+    for change in changes:
         override(raw, change)
     return parse_config(raw)
 
@@ -258,15 +270,17 @@ def parse_config(raw: dict[str, Any]) -> Config:
         raise ValueError(_explain(error, raw)) from None
 
 
-def _sections(kind: str | None = None) -> dict[str, type[Section]]:
-    problems: dict[str, type[Section]] = {
-        "mixed-regression": MixedRegression,
-        "gaussian-means": GaussianMeans,
-        "poisson-means": PoissonMeans,
-        "folder": Folder,
-    }
+PROBLEMS: dict[str, type[Section]] = {
+    "mixed-regression": MixedRegression,
+    "gaussian-means": GaussianMeans,
+    "poisson-means": PoissonMeans,
+    "folder": Folder,
+}
+
+
+def _sections(kind: Any = None) -> dict[str, type[Section]]:
     return {
-        "problem": problems.get(kind or "", MixedRegression),
+        "problem": PROBLEMS.get(kind, MixedRegression) if isinstance(kind, str) else MixedRegression,
         "algorithm": AlgorithmSection,
         "three_stage": ThreeStageSection,
         "attack": AttackSection,
@@ -315,6 +329,9 @@ def _unknown_key(location: list[str], sections: dict[str, type[Section]]) -> str
     if len(location) == 1:
         return f"{location[0]}: unknown section{_suggest(location[0], list(sections))}"
     section, name = location[:2]
+    kinds = [kind for kind, model in PROBLEMS.items() if section == "problem" and name in model.model_fields]
+    if kinds:
+        return f"{section}.{name}: unknown key for this problem; it belongs to problem.kind = {' or '.join(kinds)}"
     close = _suggest(name, list(sections[section].model_fields))
     if not close:
         elsewhere = [f"{other}.{name}" for other, model in sections.items() if name in model.model_fields]

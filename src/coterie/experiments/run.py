@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
 
+from coterie.arrays import available_cores
 from coterie.experiments.config import Config
 from coterie.experiments.trial import TrialResult, run_trial
 
@@ -40,7 +43,7 @@ Once `stop()` is true no job is begun, those under way are given up, and the ite
 
 def worker_count(config: Config) -> int:
     """Processes to use: as configured, or one per core."""
-    return len(os.sched_getaffinity(0)) if config.run.workers == "auto" else config.run.workers
+    return available_cores() if config.run.workers == "auto" else config.run.workers
 
 
 def run_trials(
@@ -87,7 +90,7 @@ def _in_workers(
     context = multiprocessing.get_context("spawn")
     rounds, stopped = context.Value("q", 0), context.RawValue("b", 0)
     counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
-    with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped)) as pool:
+    with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped, os.getpid())) as pool:
         with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
             places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
         waiting = set(places)
@@ -104,6 +107,9 @@ def _in_workers(
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # not on every system
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -114,8 +120,16 @@ def _ctrl_c_held_back() -> Iterator[None]:
 _worker: dict[str, Any] = {}
 
 
-def _initialise_worker(rounds: Synchronized[int], stopped: Any) -> None:
+def _initialise_worker(rounds: Synchronized[int], stopped: Any, parent: int) -> None:
     _worker.update(rounds=rounds, stopped=stopped)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """No worker outlives a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _work(job: Job) -> TrialResult:

@@ -20,8 +20,10 @@ def statistic(values: Sequence[float]) -> Statistic:
     count = len(values)
     if count == 0 or not np.isfinite(values).all():
         return {"mean": None, "se": None, "trials": count}
-    error = float(np.std(values, ddof=1) / np.sqrt(count)) if count > 1 else None
-    return {"mean": float(np.mean(values)), "se": error, "trials": count}
+    with np.errstate(over="ignore"):  # values near the largest float: their mean or spread is not a number, either
+        found = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(count)) if count > 1 else np.inf
+    mean, error = (value if np.isfinite(value) else None for value in found)
+    return {"mean": mean, "se": error, "trials": count}
 
 
 def summarise(trials: Sequence[TrialResult]) -> Summary:

@@ -82,11 +82,8 @@ def task(problem: Problem, clients: Clients) -> Task:
 
 
 def attack(section: AttackSection) -> attacks.Attack:
-    """What Byzantine clients do; in the paper's attack their own choice, too, is made at scale·θ."""
-    target = TARGETS[section.target]
-    if section.kind == "paper" and section.target == "own":
-        target = partial(attacks.own, scale=section.scale)
-    return attacks.Attack(PAYLOADS[section.kind], target, section.scale)
+    """What Byzantine clients do."""
+    return attacks.Attack(PAYLOADS[section.kind], TARGETS[section.target], section.scale)
 
 
 def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Array:
@@ -103,7 +100,11 @@ def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Arra
             centres = initialise.from_file(init, clusters, dim)
         except ValueError as error:
             raise ValueError(f"algorithm.init: {error} (or use bernoulli, gaussian, warm)") from None
-    return centres.astype(np.dtype(config.problem.dtype))
+    with np.errstate(over="ignore"):
+        typed = centres.astype(np.dtype(config.problem.dtype))
+    if not np.isfinite(typed).all():
+        raise ValueError(f"algorithm.init: {init}: a value is too large for {config.problem.dtype}")
+    return typed
 
 
 def projection(section: AlgorithmSection) -> Projection:

@@ -13,6 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from coterie.algorithms import LocalMinimisers
 from coterie.arrays import Array, Bools, as_numpy
 from coterie.data import Truth
 from coterie.experiments import tables
@@ -109,7 +110,7 @@ def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> Met
     rule(draw.start)  # compiled before the clock starts
     byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine
     network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)
-    recorder = Recorder(task, draw.truth, byzantine, record)
+    recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     first = draw.start[:1] if method == "global" else draw.start
     seconds, began = 0.0, time.perf_counter()
     for played in play(algorithm, network, first, draw.stream("server")):
@@ -128,6 +129,7 @@ class Recorder:
     truth: Truth | None
     byzantine: Bools
     record: bool = True
+    local: bool = False  # one model per client
     rows: list[Row] = field(default_factory=list)
     last: Round | None = None
 
@@ -150,8 +152,9 @@ class Recorder:
         if self.truth is not None:
             row |= evaluate(state.centres, exchange.labels, self.truth)
             share = contamination(exchange.labels, self.byzantine, state.centres.shape[0])
-            row["contamination"] = float(share.max())
+            row["contamination"] = " ".join(f"{part:.4f}" for part in share)
         row["movement"] = exchange.movement
+        row["strangers"] = exchange.strangers
         row["refused"] = int((exchange.verdicts != Verdict.ACCEPTED).sum())
         row["empty"] = int((exchange.sizes == 0).sum())
         row["stuck"] = exchange.stuck
@@ -177,7 +180,7 @@ class Recorder:
             ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio"), NOT_APPLICABLE
         )
         if self.truth is not None:
-            metrics |= evaluate(state.centres, labels, self.truth)
+            metrics |= evaluate(state.centres, labels, self.truth, self.local)
         metrics["loss"] = self._loss(labels)
         metrics["rounds"] = float(state.round)
         metrics["seconds"] = seconds
@@ -188,8 +191,8 @@ class Recorder:
         """The mean local loss of the honest clients at the centre of their cluster."""
         assert self.last is not None
         centres = self.last.state.centres
-        if centres.shape[0] == self.task.clients.count:
-            return NOT_APPLICABLE  # one model per client, fitted to its own samples, says nothing
+        if self.local:
+            return NOT_APPLICABLE  # a model fitted to the client's own samples says nothing
         judged = ~self.byzantine & (labels >= 0)
         losses = as_numpy(self.task.losses(centres))
         return float(losses[judged, labels[judged]].mean()) if judged.any() else NOT_APPLICABLE

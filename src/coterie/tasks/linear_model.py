@@ -64,7 +64,7 @@ def softmax_loss(classes: int) -> Loss:
 
     def hot(s: Array, y: Array) -> Array:
         xp = namespace(s)
-        return xp.astype(y[..., None] == xp.arange(classes, dtype=y.dtype), s.dtype)
+        return xp.astype(y[..., None] == xp.arange(classes, dtype=y.dtype, device=y.device), s.dtype)
 
     def value(s: Array, y: Array) -> Array:
         xp = namespace(s)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
 from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
 from coterie.tasks.task import Choice, Response
@@ -61,7 +61,7 @@ class Quadratic:
         if self.grams is None:
             return self.minima / (1.0 + ridge)
         xp = namespace(self.minima)
-        tilted = self.grams + ridge * xp.eye(self.dim, dtype=self.grams.dtype)
+        tilted = self.grams + ridge * xp.eye(self.dim, dtype=self.grams.dtype, device=self.grams.device)
         return xp.linalg.solve(tilted, self.grams @ self.minima[:, :, None])[:, :, 0]
 
     def curvatures(self) -> Floats:
@@ -79,9 +79,11 @@ def mean_estimation(clients: Clients) -> Quadratic:
     xp = namespace(clients.features)
     means, spreads = [], []
     for block in clients.blocks():
-        mean = xp.mean(block.features, axis=1)
-        means.append(mean)
-        spreads.append(xp.mean(xp.sum((block.features - mean[:, None, :]) ** 2, axis=2), axis=1))
+        # float64: a float32 sum of many samples far from 0 loses its digits
+        mean = xp.mean(block.features, axis=1, dtype=xp.float64)
+        means.append(cast(mean, block.features))
+        offsets = block.features - means[-1][:, None, :]
+        spreads.append(cast(xp.mean(xp.sum(offsets**2, axis=2), axis=1, dtype=xp.float64), block.features))
     return Quadratic(clients, xp.concat(means), xp.concat(spreads), None, mean_estimation)
 
 
