@@ -7,8 +7,10 @@ PyTorch tensors (CPU or CUDA). This module is the only place that asks which of 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
@@ -57,3 +59,12 @@ def available_cores() -> int:
     """The cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process."""
+    try:
+        machine_code: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # no writable place for numba's cache: compile anew in every process
+        machine_code = numba.njit(nogil=True)(function)
+    return machine_code

@@ -60,13 +60,14 @@ class Server:
 
     aggregate: the rule per cluster. project: Π_Θ. empty: what becomes of a cluster that nobody chose: `keep`
     its centre, or take the update of one `random-client`, as the paper's reference code does. trim: the
-    fraction per side that the audit counts as "trimmed".
+    fraction per side that the audit counts as "trimmed"; audit: whether it is wanted.
     """
 
     aggregate: Aggregator
     project: Projection = unconstrained
     empty: Literal["keep", "random-client"] = "keep"
     trim: float = 0.05
+    audit: bool = True
 
 
 class Step(NamedTuple):
@@ -74,7 +75,7 @@ class Step(NamedTuple):
 
     centres: Array  # (k, d)
     sizes: Ints  # (k,), accepted replies per cluster
-    trimmed: Floats  # (rows,), per accepted reply the share of its coordinates that stands outside
+    trimmed: Floats  # (rows,), per accepted reply the share of its coordinates that stands outside; NaN unasked
     stuck: Bools  # (k,), True where the step was not finite and the centre stayed
 
 
@@ -94,7 +95,9 @@ def take_step(server: Server, centres: Array, accepted: Accepted, steps: Floats,
     moved = centres - like(np.asarray(steps)[:, None], centres) * gradients
     finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
     moved = server.project(moved)
-    shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
+    shares = np.full(len(accepted.clients), np.nan)
+    if server.audit:
+        shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
     return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0])
 
 

@@ -9,17 +9,15 @@ independent: the result does not depend on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any
 
-import numba
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
-from coterie.arrays import Array, as_numpy, available_cores, like, namespace
+from coterie.arrays import Array, as_numpy, available_cores, compiled, like, namespace
 
 LANES = 128
 NETWORK_ROWS = 2048
@@ -28,15 +26,7 @@ THREAD_ELEMENTS = 1 << 19
 """Values worth a thread of their own."""
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no writable place for numba's cache: compile anew in every process
-        compiled = numba.njit(nogil=True)(function)
-    return compiled
-
-
-@_compiled
+@compiled
 def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     """(comparators, 2): merge exchange for `rows`, pruned backwards from the ranks [low, high)."""
     top = 1
@@ -72,7 +62,7 @@ def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     return pairs[kept:size].copy()
 
 
-@_compiled
+@compiled
 def _reduce(block: NDArray[Any], width: int, low: int, high: int, broken: NDArray[np.bool_], out: NDArray[Any]) -> None:
     """Mean of block[low:high] per lane, summed in float64 around block[low] so that equal rows give that row."""
     count = high - low
@@ -91,7 +81,7 @@ def _reduce(block: NDArray[Any], width: int, low: int, high: int, broken: NDArra
         out[lane] = result
 
 
-@_compiled
+@compiled
 def _columns(rows: NDArray[Any], pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]) -> None:
     """out[c] = mean of the order statistics [low, high) of rows[:, c], block of columns by block of columns."""
     count, columns = rows.shape

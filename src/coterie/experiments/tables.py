@@ -133,7 +133,7 @@ def method_task(method: str, config: Config, task: Task) -> Task:
     return task
 
 
-def algorithm(method: str, config: Config, task: Task, truth: Truth | None) -> Algorithm:
+def algorithm(method: str, config: Config, task: Task, truth: Truth | None, audit: bool = True) -> Algorithm:
     """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference."""
     section, stages = config.algorithm, config.three_stage
     if method == "local":
@@ -146,7 +146,7 @@ def algorithm(method: str, config: Config, task: Task, truth: Truth | None) -> A
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
     descent = ClusteredDescent(
-        Server(rule(method, config, task.clients.count), project, section.empty, section.trim),
+        Server(rule(method, config, task.clients.count), project, section.empty, section.trim, audit),
         rounds=section.rounds,
         size=None if section.step == "auto" else section.step,
         tolerance=section.tolerance,

@@ -105,7 +105,7 @@ def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound
 
 def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
     task = tables.method_task(method, draw.config, draw.task)
-    algorithm = tables.algorithm(method, draw.config, task, draw.truth)
+    algorithm = tables.algorithm(method, draw.config, task, draw.truth, audit=record)
     rule = tables.rule(method, draw.config, task.clients.count)
     rule(draw.start)  # compiled before the clock starts
     byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine

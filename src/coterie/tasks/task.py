@@ -15,7 +15,7 @@ Choice = Callable[[Array], Ints]
 class Response(NamedTuple):
     """What m honest clients compute in one round."""
 
-    losses: Array  # (m, k)
+    losses: Array | None  # (m, k); None where the labels were given and nobody needed them
     labels: Ints  # (m,)
     updates: Array  # (m, dim)
 
