@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,6 +27,9 @@ RayAddress = Annotated[
 Where = Annotated[
     list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these results, e.g. dim=20. Repeatable.")
 ]
+
+TABLE_SECONDS = 2.0
+"""How often the running table is drawn anew: it reads all results so far."""
 
 
 @app.command()
@@ -74,9 +78,9 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
     for config in grid.configs:
         check(config)
     chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
-    database = Database(place, create=True)
-    keep_grid(grid, place)
     with CtrlC() as interrupted:
+        database = Database(place, create=True)
+        keep_grid(grid, place)
         jobs = jobs_left(grid, database)
         total = len(grid.configs) * grid.trials
         with Watch(total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)) as on:
@@ -96,7 +100,7 @@ class Watch:
 
     def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
         console = Console(stderr=True)
-        self.table = table
+        self.table, self.drawn = table, -TABLE_SECONDS
         self.bar = Progress(
             TextColumn("trials"),
             BarColumn(),
@@ -120,7 +124,9 @@ class Watch:
             return
         speed = self.bar.tasks[0].finished_speed or self.bar.tasks[0].speed
         self.bar.update(self.task, advance=1, rate=f"{speed:.1f}/s" if speed else "")
-        self.live.update(Group(self.table(), self.bar))
+        if time.monotonic() - self.drawn > TABLE_SECONDS:
+            self.live.update(Group(self.table(), self.bar))
+            self.drawn = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:

@@ -103,13 +103,10 @@ class Database:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def missing(self, config: Config, trial: int) -> list[str]:
-        """The methods of a configuration that have no result yet."""
-        wanted = {key(config, method, trial): method for method in config.methods}
-        holes = ", ".join("?" * len(wanted))
+    def keys(self) -> set[str]:
+        """The identities of all results that are there."""
         with self._reported():
-            found = self.connection.execute(f"SELECT key FROM results WHERE key IN ({holes})", list(wanted)).fetchall()
-        return [method for one, method in wanted.items() if (one,) not in set(found)]
+            return {found for (found,) in self.connection.execute("SELECT key FROM results")}
 
     def rows(self, only: Iterable[str] | None = None) -> list[Row]:
         """All results (or those with the given keys) as flat rows: `section.key`, method, seed, trial, metrics.

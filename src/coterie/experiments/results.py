@@ -104,9 +104,13 @@ def as_parquet(rows: Sequence[Row]) -> bytes:
         from pyarrow import parquet
     except ImportError:
         raise ValueError("--format: parquet needs pyarrow (pip install 'coterie[parquet]')") from None
-    flat = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
+    for name, values in columns.items():
+        kinds = {type(value) for value in values if value is not None}
+        if not (kinds <= {int, float} or kinds <= {str} or kinds <= {bool}):  # such as a step of 0.1 and of "auto"
+            columns[name] = [json.dumps(value) for value in values]
     stream = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(flat), stream)
+    parquet.write_table(arrow.table(columns), stream)
     return stream.getvalue()
 
 

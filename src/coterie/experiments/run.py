@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -154,10 +155,10 @@ def ray_engine(address: str | None = None) -> Engine:
         own = not ray.is_initialized()
         if own:
             try:
-                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
-        remote = ray.remote(num_cpus=1, max_retries=3)(run_trial)
+        remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
         try:
             places = {remote.remote(*job): i for i, job in enumerate(jobs)}
             while places and not stop():

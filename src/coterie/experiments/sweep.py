@@ -118,10 +118,10 @@ def keep_grid(grid: Grid, folder: Path) -> None:
 
 def jobs_left(grid: Grid, database: Database) -> list[Job]:
     """What is still to do: trial 0 of all configurations first, so that early results cover the whole grid."""
-    jobs = []
+    jobs, known = [], database.keys()
     for trial in range(grid.trials):
         for config in grid.configs:
-            if missing := database.missing(config, trial):
+            if missing := [method for method in config.methods if key(config, method, trial) not in known]:
                 run = config.run.model_copy(update={"methods": missing})
                 jobs.append(Job(config.model_copy(update={"run": run}), trial, record=False))
     return jobs

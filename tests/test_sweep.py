@@ -1,0 +1,290 @@
+"""Sweeps: grids, the store, and what happens when processes are killed, disks are full and files are broken."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from coterie.experiments.database import Database
+from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
+from coterie.experiments.run import local_engine, ray_engine
+from coterie.experiments.sweep import Grid, grid_toml, jobs_left, parse_grid, sweep
+
+COTERIE = str(Path(sys.executable).with_name("coterie"))
+GRID = """
+[problem]
+clusters = 2
+clients = 16
+samples = 8
+dim = [3, 5]
+
+[algorithm]
+rounds = 6
+step = [0.05, "auto"]
+
+[run]
+methods = ["brifca-median", "ifca"]
+trials = 3
+"""
+
+
+def grid(**run: Any) -> Grid:
+    return parse_grid(
+        {
+            "problem": {"clusters": 2, "clients": 16, "samples": 8, "dim": [3, 5]},
+            "algorithm": {"rounds": 6, "step": [0.05, "auto"]},
+            "run": {"methods": ["brifca-median", "ifca"], "trials": 3, **run},
+        }
+    )
+
+
+def table(database: Database, of: Grid) -> str:
+    return as_csv(without_clock(aggregate(database.rows(of.keys))))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    database = Database(folder, create=True)
+    sweep(jobs_left(grid(), database), database, local_engine(1))
+    database.close()
+    return folder
+
+
+# --- grids -----------------------------------------------------------------------------------------------
+
+
+def test_a_grid_is_the_product_of_its_lists() -> None:
+    found = {(c.problem.dim, c.algorithm.step) for c in grid().configs}
+    assert found == {(3, 0.05), (3, "auto"), (5, 0.05), (5, "auto")}
+    assert len(grid().keys) == 4 * 3 * 2
+    assert len(set(grid().keys)) == 24
+
+
+def test_settings_change_together_and_list_values_are_nested() -> None:
+    coupled = parse_grid(
+        {
+            "problem": {"samples": [[5, 6], [7, 8]], "byzantine": 0.0},
+            "settings": [{"problem": {"clusters": 1, "clients": 2}}, {"problem": {"clusters": 2, "clients": 2}}],
+        }
+    )
+    found = [(c.problem.clusters, c.problem.samples) for c in coupled.configs]
+    assert found == [(1, [5, 6]), (1, [7, 8]), (2, [5, 6]), (2, [7, 8])]
+    assert parse_grid(tomllib.loads(grid_toml(coupled.raw))).configs == coupled.configs
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"run": {"trials": [1, 2]}}, "run.trials: must be one number"),
+        ({"problem": {"dim": []}}, "problem.dim: must hold at least one value"),
+        ({"problem": {"dim": [3, 0]}}, "problem.dim: must be"),
+        ({"problem": {"dmi": [3]}}, "did you mean problem.dim?"),
+        ({"settings": {"problem": 3}}, "settings: must be tables"),
+        ({"settings": [{"problem": 3}]}, "settings.problem: must be a table"),
+    ],
+)
+def test_mistakes_in_a_grid(raw: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        parse_grid(raw)
+    assert expected in str(caught.value)
+
+
+# --- the store -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_done_twice_and_the_table_does_not_depend_on_the_order(finished: Path, tmp_path: Path) -> None:
+    whole = Database(finished)
+    assert jobs_left(grid(), whole) == []
+    other = Database(tmp_path, create=True)
+    jobs = jobs_left(grid(), other)
+    sweep(list(reversed(jobs))[:5], other, local_engine(1))
+    left = jobs_left(grid(), other)
+    assert len(left) == len(jobs) - 5
+    sweep(left, other, local_engine(2))
+    assert table(other, grid()) == table(whole, grid())
+
+
+def test_more_trials_and_other_methods_build_on_what_is_there(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.sqlite").write_bytes((finished / "results.sqlite").read_bytes())
+    database = Database(tmp_path, create=True)
+    jobs = jobs_left(grid(trials=4, methods=["ifca", "global"]), database)
+    assert sorted({(job.trial, tuple(job.config.run.methods)) for job in jobs}) == [
+        (0, ("global",)), (1, ("global",)), (2, ("global",)), (3, ("ifca", "global")),
+    ]  # fmt: skip
+    assert len(jobs_left(grid(seed=1), database)) == 12
+
+
+def test_a_trial_is_kept_with_all_its_methods_or_not_at_all(finished: Path) -> None:
+    rows = Database(finished).rows()
+    assert len(rows) == 24
+    assert {row["method"] for row in rows} == {"brifca-median", "ifca"}
+    assert {row["trial"] for row in rows} == {0, 1, 2}
+
+
+def test_ray_gives_the_same_bits(finished: Path, tmp_path: Path) -> None:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        database = Database(tmp_path, create=True)
+        sweep(jobs_left(grid(), database), database, ray_engine())
+        assert table(database, grid()) == table(Database(finished), grid())
+    finally:
+        ray.shutdown()
+
+
+# --- from rows to tables -----------------------------------------------------------------------------------
+
+
+def test_select_vary_and_aggregate(finished: Path) -> None:
+    rows = Database(finished).rows()
+    assert varied(rows) == ["problem.dim", "algorithm.step"]
+    chosen = select(rows, ["dim=3", "algorithm.step=auto", "method=ifca"])
+    assert [row["trial"] for row in chosen] == [0, 1, 2]
+    (line,) = aggregate(chosen)
+    assert line["dist"] == pytest.approx(sum(row["dist"] for row in chosen) / 3)
+    assert line["trials"] == 3
+    lines = aggregate(rows)
+    assert [(li["problem.dim"], li["algorithm.step"], li["method"]) for li in lines[:3]] == [
+        (3, 0.05, "brifca-median"), (3, 0.05, "ifca"), (3, "auto", "brifca-median"),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="kind: could be"):
+        full_name("kind", rows)
+    with pytest.raises(ValueError, match="colour: no such key"):
+        select(rows, ["colour=red"])
+    with pytest.raises(ValueError, match="must read key=value"):
+        select(rows, ["dim"])
+
+
+# --- real processes ----------------------------------------------------------------------------------------
+
+
+def coterie(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
+    command = ["bash", "-c", f'{before} exec "$0" "$@"', COTERIE, *arguments] if before else [COTERIE, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_kill_9_loses_only_what_was_in_flight(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("trials = 3", "trials = 40"))
+    process = subprocess.Popen(
+        [COTERIE, "sweep", "grid.toml", "--workers", "2", "--out", "killed"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    file = tmp_path / "killed" / "results.sqlite"
+
+    def kept() -> int:
+        if not file.exists():
+            return 0
+        with sqlite3.connect(file, timeout=60) as connection:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]
+            return int(connection.execute("SELECT count(*) FROM results").fetchone()[0]) if tables else 0
+
+    try:
+        while process.poll() is None and kept() < 20:
+            pass
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    survived = kept()
+    assert survived >= 20
+    assert survived % 2 == 0
+
+    refused = coterie("sweep", "grid.toml", "--out", "killed", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--resume" in refused.stderr
+    resumed = coterie("sweep", "--resume", "--out", "killed", cwd=tmp_path)  # the folder knows its grid
+    assert resumed.returncode == 0, resumed.stderr
+    whole = coterie("sweep", "grid.toml", "--workers", "1", "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert (tmp_path / "killed" / "summary.csv").read_bytes() == (tmp_path / "whole" / "summary.csv").read_bytes()
+    assert resumed.stdout == whole.stdout
+
+
+def test_two_sweeps_may_write_to_one_file(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    (tmp_path / "more.toml").write_text(GRID.replace("trials = 3", "trials = 9"))
+    commands = [[COTERIE, "sweep", name, "--resume", "--workers", "1", "--out", "both"] for name in
+                ("grid.toml", "more.toml")]  # fmt: skip
+    running = [subprocess.Popen(c, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for c in commands]
+    for process in running:
+        _, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stderr
+    assert len(Database(tmp_path / "both").rows()) == 4 * 9 * 2
+
+
+def test_ctrl_c_in_a_sweep(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("trials = 3", "trials = 5000"))
+    process = subprocess.Popen(
+        [COTERIE, "sweep", "grid.toml", "--out", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        while process.poll() is None and not (tmp_path / "run" / "grid.toml").exists():
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
+    Database(tmp_path / "run").close()
+
+
+def test_a_full_disk_a_broken_file_and_no_place(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("trials = 3", "trials = 400"))
+    full = coterie("sweep", "grid.toml", "--workers", "1", "--out", "full", cwd=tmp_path, before="ulimit -f 60;")
+    assert full.returncode == 1
+    assert full.stderr.count("\n") == 1
+    assert "results.sqlite" in full.stderr
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "results.sqlite").write_bytes(b"not a database at all" * 100)
+    for command in (["sweep", "grid.toml", "--resume", "--out", "broken"], ["results", "broken"], ["plot", "broken"]):
+        done = coterie(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is not a file of results" in done.stderr
+    (tmp_path / "file").write_text("")
+    nowhere = coterie("sweep", "grid.toml", "--out", "file/below", cwd=tmp_path)
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    missing = coterie("results", "nothing-here", cwd=tmp_path)
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+
+
+def test_results_and_plots_of_a_sweep(finished: Path, tmp_path: Path) -> None:
+    done = coterie("results", str(finished), "--where", "dim=5", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {row["algorithm.step"] for row in json.loads(done.stdout)} == {0.05, "auto"}
+    shown = coterie("results", str(finished), "--by", "dim", cwd=tmp_path).stdout
+    assert "brifca-median" in shown
+    assert "±" in shown
+    raw = coterie("results", str(finished), "--raw", "--format", "csv", cwd=tmp_path).stdout
+    assert len(raw.splitlines()) == 25
+    assert coterie("results", str(finished), "--format", "parquet", "--out", "r.parquet", cwd=tmp_path).returncode == 0
+    assert parquet.read_table(tmp_path / "r.parquet").num_rows == 8
+    for arguments, named in (
+        (["--where", "dim=99"], "no result"),
+        (["--where", "colour=red"], "colour"),
+        (["--format", "parquet"], "--out"),
+        (["--by", "colour"], "colour"),
+    ):
+        wrong = coterie("results", str(finished), *arguments, cwd=tmp_path)
+        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+        assert named in wrong.stderr
+    for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
+        drawn = coterie("plot", str(finished), "--x", "dim", "--y", "dist", "--log", "--where", "step=auto",
+                        "--out", name, cwd=tmp_path)  # fmt: skip
+        assert drawn.returncode == 0, drawn.stderr
+        assert (tmp_path / name).read_bytes().startswith(magic)
