@@ -51,7 +51,7 @@ def test_a_run_leaves_a_complete_folder_that_runs_again(tmp_path: Path) -> None:
 
     again = coterie("run", "first/config.toml", "--out", "second", "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert again.stderr == f"Everything is in {Path('second')}/\n"
+    assert again.stderr.endswith(f"Everything is in {Path('second')}/\n")
     assert numbers(again.stdout) == numbers(json.dumps(kept))
     for file in ("rounds.csv", "audit.csv"):
         assert (tmp_path / "second" / file).read_bytes() == (first / file).read_bytes()
@@ -63,7 +63,7 @@ def test_a_run_leaves_a_complete_folder_that_runs_again(tmp_path: Path) -> None:
 def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     done = coterie("run", *SMALL, "--method", "ifca", "--method", "oracle", "--json", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr == ""
+    assert done.stderr == ""  # neither of them trims, so there is nothing to warn of
     assert list(tmp_path.iterdir()) == []
     methods = json.loads(done.stdout)["methods"]
     assert list(methods) == ["ifca", "oracle"]
@@ -221,3 +221,29 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2
     assert "site05.csv: column 'response', row 1: 'x' is not a number" in done.stderr
+
+
+def test_plan_says_where_there_is_no_guarantee(tmp_path: Path) -> None:
+    done = coterie("plan", "--clients", "80", "--clusters", "2", "--c1", "0", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["Theorem 2 (trimmed mean)"]["value"].startswith("0.4211 <= 0.05")
+    assert "NO GUARANTEE" in found["Theorem 2 (trimmed mean)"]["meaning"]
+    assert found["worst contamination a/(a+p)"]["value"] == "0.09524"
+    shown = coterie("plan", cwd=tmp_path).stdout
+    assert "NO GUARANTEE" in shown
+    large = coterie("plan", "--clients", "100000", "--clusters", "2", "--byzantine", "0.01", "--samples", "100000",
+                    "--dim", "5", "--trim", "0.2", cwd=tmp_path)  # fmt: skip
+    assert "NO GUARANTEE" not in large.stdout
+    for wrong in (["--clusters", "999"], ["--trim", "0.5"], ["--epsilon", "0.7"], ["--set", "problem.kind=folder"]):
+        refused = coterie("plan", *wrong, cwd=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path) -> None:
+    options = [*SMALL, "--method", "brifca-trimmed", "--json"]
+    told = coterie("run", *options, cwd=tmp_path)
+    assert told.stderr.startswith("note: algorithm.trim = 0.05 is below 0.0")
+    assert told.stderr.count("\n") == 1
+    assert json.loads(told.stdout)
+    assert coterie("run", *options, "--set", "algorithm.trim=0.2", cwd=tmp_path).stderr == ""

@@ -12,7 +12,7 @@ import coterie
 
 STATIONS = (
     "arrays", "data", "tasks", "assignment", "attacks", "intake", "aggregators", "server", "initialise", "algorithms",
-    "metrics", "simulate", "experiments", "report", "plot", "cli",
+    "metrics", "theory", "simulate", "experiments", "report", "plot", "cli",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent
 

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from coterie.cli import paper
+from coterie.experiments import reproduce as reproduction
 from coterie.experiments.database import Database
+from coterie.experiments.reproduce import figure1
 from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
 from coterie.experiments.run import local_engine, ray_engine
 from coterie.experiments.sweep import Grid, grid_toml, jobs_left, parse_grid, sweep
@@ -288,3 +291,30 @@ def test_results_and_plots_of_a_sweep(finished: Path, tmp_path: Path) -> None:
                         "--out", name, cwd=tmp_path)  # fmt: skip
         assert drawn.returncode == 0, drawn.stderr
         assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+# --- the paper's grid --------------------------------------------------------------------------------------
+
+
+def test_the_paper_s_grid() -> None:
+    published = figure1("as-published", trials=50)
+    cells = {(c.problem.clusters, c.problem.clients, c.problem.dim) for c in published.configs}
+    assert cells == {(k, 40 * k, d) for k in (2, 5, 10, 15) for d in (20, 50, 100, 200, 500)}
+    assert {c.problem.samples for c in published.configs} == {100}
+    assert {c.algorithm.rounds for c in published.configs} == {299}
+    assert len(published.keys) == 20 * 50 * 5
+    assert len(figure1("fair", quick=True, trials=5).configs) == 9
+    assert not set(published.keys) & set(figure1("fair", trials=50).keys)
+
+
+def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command on a grid with the shape of Figure 1 and little in it."""
+    for name, value in (("SETTINGS", ((2, 10), (5, 20), (10, 30))), ("DIMENSIONS", (3, 4))):
+        monkeypatch.setattr(reproduction, name, value)
+    paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert report.count("\n| ") == 3 * 2 * 5 + 1
+    assert "three_stage.erm = float32-inverse" in report
+    assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="--resume"):
+        paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)

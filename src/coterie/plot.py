@@ -127,3 +127,32 @@ def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, 
     axes.set_xlabel(x.rsplit(".", maxsplit=1)[-1])
     axes.set_ylabel(LABELS.get(y, y))
     axes.grid(alpha=0.25, which="both")
+
+
+def figure1(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -> None:
+    """The paper's Figure 1: dist against d for two settings of k, and against k for the largest d.
+
+    (a) k = 5, (b) k = 10, (c) d = 500, or the largest there are. Error bars are one standard error.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings = sorted({row["problem.clusters"] for row in rows})
+    largest = max(row["problem.dim"] for row in rows)
+    chosen = [k for k in (5, 10) if k in settings] or settings[-1:]
+    panels = [("problem.dim", "problem.clusters", k, f"k = {k}") for k in chosen]
+    panels.append(("problem.clusters", "problem.dim", largest, f"d = {largest}"))
+    figure = Figure(figsize=(4.2 * len(panels), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (x, fixed, value, name) in zip(all_axes, panels, strict=True):
+        draw_lines(axes, [row for row in rows if row[fixed] == value], x, "method", "dist")
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel({"problem.dim": "d", "problem.clusters": "k"}[x])
+        axes.set_ylabel("dist")
+        top = max((row["dist"] for row in rows if row[fixed] == value and row["method"] != "three-stage"), default=1.0)
+        axes.set_ylim(0, min(2.0, 1.3 * max(top, 1.0)))
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    _save(figure, path)

@@ -89,3 +89,15 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+def plan_table(lines: Sequence[tuple[str, str, str]]) -> Table:
+    """The findings of `coterie plan`."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column()
+    for name, value, meaning in lines:
+        alarm = "bold red" if any(word.isupper() and len(word) > 2 for word in meaning.split()) else None
+        table.add_row(name, value, escape(meaning), style=alarm)
+    return table

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from coterie import __version__
+
+if TYPE_CHECKING:
+    from coterie.experiments import Config
 
 app = typer.Typer(
     name="coterie",
@@ -66,6 +69,14 @@ class CtrlC:
 
     def __exit__(self, *error: object) -> None:
         signal.signal(signal.SIGINT, self.before)
+
+
+def warn_of_trim(config: Config) -> None:
+    """One line on stderr where the chosen trim is below the worst-case contamination."""
+    from coterie.experiments.plan import trim_warning
+
+    if (warning := trim_warning(config)) is not None:
+        print(warning, file=sys.stderr)
 
 
 def dated_folder() -> Path:

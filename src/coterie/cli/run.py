@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console
+from coterie.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, warn_of_trim
 
 if TYPE_CHECKING:
     from coterie.experiments import Config, RunFolder, TrialResult
@@ -72,6 +72,7 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
     with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
         if folder is not None:
             folder.open()
+        warn_of_trim(chosen)
         for result in run_trials(chosen, report_rounds, interrupted):
             results.append(result)
             if folder is not None:

@@ -68,6 +68,7 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
     """Do what is left of a grid, show how it goes, print the table, and leave OUT/summary.csv."""
     from coterie.experiments import check
     from coterie.experiments.database import Database
+    from coterie.experiments.plan import trim_warning
     from coterie.experiments.results import aggregate, as_csv, without_clock
     from coterie.experiments.run import local_engine, ray_engine, worker_count
     from coterie.experiments.store import write_atomically
@@ -77,6 +78,9 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
 
     for config in grid.configs:
         check(config)
+    warned = {trim_warning(config) for config in grid.configs} - {None}
+    if warned:
+        print(f"{sorted(map(str, warned))[-1]}; in {len(warned)} kinds of cells", file=sys.stderr)
     chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
     with CtrlC() as interrupted:
         database = Database(place, create=True)

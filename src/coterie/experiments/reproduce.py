@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from coterie import __version__
+from coterie.experiments.results import Row, aggregate
 from coterie.experiments.sweep import Grid, parse_grid
 
 Preset = Literal["as-published", "fair"]
@@ -50,3 +53,36 @@ def figure1(preset: Preset, trials: int = 50, quick: bool = False) -> Grid:
         "settings": [{"problem": {"clusters": k, "clients": m}} for k, m in settings],
     }
     return parse_grid(raw)
+
+
+def report(rows: Sequence[Row], preset: Preset) -> str:
+    """Markdown: the options, and one table of `dist` and matched distance for all cells."""
+    table = aggregate(rows, ["problem.clusters", "problem.clients", "problem.dim"])
+    options = [
+        f"`{section}.{key} = {value}`" for section, keys in PRESETS[preset].items() for key, value in keys.items()
+    ]
+    trials = sorted({line["trials"] for line in table})
+    lines = [
+        f"# Figure 1, {preset}",
+        "",
+        f"`coterie reproduce figure1 --preset {preset} --trials {trials[-1]}`, Coterie {__version__}.",
+        f"n = 100, σ² = 0.2, α = β = 0.05. Options: {', '.join(options)}.",
+        "Mean ± standard error over the trials; `dist` is the paper's metric, `matched` the one-to-one distance.",
+        "",
+        "![Figure 1](figure1.png)",
+        "",
+        "| k | m | d | method | dist | matched | misclustered | x oracle | trials |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for line in table:
+        cells = [line["problem.clusters"], line["problem.clients"], line["problem.dim"], line["method"]]
+        cells += [_cell(line, metric) for metric in ("dist", "matched_dist", "misclustered", "oracle_ratio")]
+        lines.append("| " + " | ".join(str(cell) for cell in [*cells, line["trials"]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(line: Row, metric: str) -> str:
+    mean, error = line[metric], line[f"{metric}_se"]
+    if mean is None:
+        return "-"
+    return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"

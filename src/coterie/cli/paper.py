@@ -1,0 +1,83 @@
+"""`coterie plan` and `coterie reproduce`: the paper as a tool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from coterie.cli.app import Overrides, app, dated_folder, output_console
+from coterie.cli.sweep import EngineName, RayAddress, Workers, work
+
+
+@app.command()
+def plan(
+    clients: Annotated[int | None, typer.Option(help="m. Default of all: as `coterie config` prints.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="k.")] = None,
+    byzantine: Annotated[float | None, typer.Option(help="alpha, the Byzantine fraction.")] = None,
+    samples: Annotated[int | None, typer.Option(help="n_min, samples per client.")] = None,
+    dim: Annotated[int | None, typer.Option(help="d.")] = None,
+    trim: Annotated[float | None, typer.Option(help="beta.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Take the rest from this TOML file.")] = None,
+    changes: Overrides = None,
+    c1: Annotated[float, typer.Option(help="The constant of Lemma 1, which the paper does not name.")] = 1.0,
+    bound: Annotated[float, typer.Option(help="The constant of the error bounds, likewise.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The failure probability.")] = 0.1,
+    epsilon: Annotated[float, typer.Option(help="The distance that is kept from 1/2.")] = 0.1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Say what the paper's theorems promise for a federation, and whether they apply at all.
+
+    All constants that the paper leaves open are 1 unless you set them, so the bounds are orders of magnitude.
+    """
+    from coterie.experiments import read_config
+    from coterie.experiments.plan import as_dict
+    from coterie.experiments.plan import plan as findings
+    from coterie.report import plan_table
+    from coterie.theory import Constants
+
+    if not (0 < delta < 1 and 0 < epsilon < 0.5 and c1 >= 0 and bound > 0):
+        raise ValueError("plan: needs 0 < delta < 1, 0 < epsilon < 0.5, c1 >= 0 and bound > 0")
+    given = {
+        "problem.clients": clients, "problem.clusters": clusters, "problem.byzantine": byzantine,
+        "problem.samples": samples, "problem.dim": dim, "algorithm.trim": trim,
+    }  # fmt: skip
+    overrides = [*(changes or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    lines = findings(read_config(config, overrides), Constants(c1, bound, delta, epsilon))
+    if as_json:
+        print(json.dumps(as_dict(lines)))
+    else:
+        output_console().print(plan_table(lines))
+
+
+@app.command()
+def reproduce(
+    what: Annotated[Literal["figure1"], typer.Argument(help="figure1: the paper's experiments.")] = "figure1",
+    preset: Annotated[
+        Literal["as-published", "fair"],
+        typer.Option(help="What the authors' code does, or the same start, step and mean for all and no truth."),
+    ] = "as-published",
+    trials: Annotated[int | None, typer.Option(min=1, help="Default: 50; with --quick 5.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="d <= 100, k <= 10, 5 trials: a minute or two.")] = False,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
+) -> None:
+    """Run the paper's experiments: Figure 1 (a), (b), (c), a table of all cells, and a report in Markdown."""
+    from coterie.experiments.database import FILE
+    from coterie.experiments.reproduce import figure1, report
+    from coterie.experiments.store import write_atomically
+    from coterie.plot import figure1 as draw
+
+    place = out or dated_folder()
+    if (place / FILE).exists() and not resume:
+        raise ValueError(f"{place}: already holds results; add --resume to go on there")
+    grid = figure1(preset, trials or (5 if quick else 50), quick)
+    rows = work(grid, place, workers, engine, ray_address).rows(grid.keys)
+    draw(rows, place / "figure1.png", preset)
+    write_atomically(place / "report.md", report(rows, preset).encode())
+    print(place / "report.md")

@@ -1,0 +1,148 @@
+"""What the theory says about a configuration, in numbers and in plain words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from coterie import theory
+from coterie.experiments.config import Config, GaussianMeans, MixedRegression, Synthetic
+
+
+class Line(NamedTuple):
+    """One finding: what, the value, and what it means."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+def setting(config: Config, constants: theory.Constants) -> theory.Setting:
+    """The setting of a synthetic problem, at the centres (where a warm start would lead)."""
+    problem = config.problem
+    if not isinstance(problem, Synthetic):
+        raise ValueError("plan: needs a synthetic problem, or the numbers of one; a folder's truth is unknown")
+    share = theory.smallest_share(
+        problem.clients, problem.clusters, problem.byzantine, None if problem.shares == "equal" else problem.shares
+    )
+    counts = problem.sample_counts
+    samples = counts[0] if isinstance(counts, range) else min(counts)
+    separation = theory.typical_separation(problem.dim) if problem.clusters > 1 else 1.0
+    if isinstance(problem, MixedRegression):
+        quantities = theory.mixed_regression_quantities(problem.dim, problem.noise_variance)
+    elif isinstance(problem, GaussianMeans):
+        quantities = theory.gaussian_means_quantities(problem.dim, problem.noise_variance)
+    else:
+        quantities = theory.poisson_means_quantities(problem.dim)
+    return theory.Setting(
+        clients=problem.clients,
+        clusters=problem.clusters,
+        byzantine=problem.byzantine,
+        share=share,
+        samples=samples,
+        total=round((1 - problem.byzantine) * problem.clients) * samples,
+        dim=problem.dim,
+        trim=config.algorithm.trim,
+        separation=separation,
+        start=config.algorithm.warm * separation if config.algorithm.init == "warm" else separation,
+        quantities=quantities,
+        constants=constants,
+    )
+
+
+def trim_warning(config: Config) -> str | None:
+    """One line where the chosen trim is below the worst-case contamination, for the methods that trim."""
+    problem = config.problem
+    trimming = {"brifca-trimmed", "three-stage"} & set(config.methods)
+    if not isinstance(problem, Synthetic) or not trimming or config.attack.kind == "none":
+        return None
+    share = theory.smallest_share(
+        problem.clients, problem.clusters, problem.byzantine, None if problem.shares == "equal" else problem.shares
+    )
+    worst = theory.worst_contamination(round(problem.byzantine * problem.clients) / problem.clients, share)
+    if config.algorithm.trim >= worst - 1e-12:
+        return None
+    return (
+        f"note: algorithm.trim = {config.algorithm.trim:g} is below {worst:.3g}, the Byzantine share of the smallest "
+        "cluster if all of them gather there (coterie plan says more)"
+    )
+
+
+def plan(config: Config, constants: theory.Constants) -> list[Line]:
+    """The findings, from what an adversary can do to what to set."""
+    s = setting(config, constants)
+    worst = theory.worst_contamination(s.byzantine, s.share)
+    lines = [
+        Line("smallest cluster p", f"{s.share:.4g}", f"{round(s.share * s.clients)} of {s.clients} clients"),
+        Line("worst contamination a/(a+p)", f"{worst:.4g}", "if all Byzantine clients gather on the smallest cluster"),
+    ]
+    for rule in ("median", "trimmed-mean", "mean"):
+        limit = theory.breakdown_limit(rule, s.trim)
+        verdict = "holds" if worst < limit or (rule == "trimmed-mean" and worst <= limit) else "CAN BE MOVED ANYWHERE"
+        lines.append(Line(f"breakdown of the {rule}", f"{limit:.4g}", f"{verdict} at that contamination"))
+    lines += _guarantees(s) + _choices(s) + _errors(s)
+    return lines
+
+
+def _guarantees(s: theory.Setting) -> list[Line]:
+    lines = []
+    for name, condition in (("1 (median)", theory.theorem1_condition), ("2 (trimmed mean)", theory.theorem2_condition)):
+        found = condition(s)
+        sides = f"{_number(found.left)} <= {_number(found.right)}"
+        edge = theory.largest_byzantine(s, condition)
+        reach = f"would up to a = {edge:.3g}" if edge > 0 else "would for no a, not even 0"
+        word = "applies" if found.holds else "NO GUARANTEE"
+        lines.append(Line(f"Theorem {name}", sides, f"{word}; {reach}"))
+    start = theory.start_condition(s)
+    lines.append(
+        Line(
+            "start within",
+            f"{_number(start.left)} <= {_number(start.right)}",
+            "as both theorems ask" if start.holds else "NOT from a random start (algorithm.init = warm has it)",
+        )
+    )
+    return lines
+
+
+def _choices(s: theory.Setting) -> list[Line]:
+    worst = theory.worst_contamination(s.byzantine, s.share)
+    admitted = theory.theorem2_trim(s)
+    trim = worst if admitted is None else admitted
+    why = "the worst contamination; Theorem 2 admits none below 1/2" if admitted is None else "the least for Theorem 2"
+    own = theory.rounds_needed(s, theory.theorem1_noise(s))
+    floor = theory.oracle_error(s)
+    rounds = own if math.isinf(floor) else theory.rounds_needed(s, 0.1 * floor * s.quantities.strong_convexity / 2)
+    return [
+        Line("set algorithm.trim to", f"{trim:.3g}" if trim < 0.5 else "-", why if trim < 0.5 else "too many liars"),
+        Line(
+            "step 1/L_F",
+            f"{1 / s.quantities.smoothness:.3g}",
+            "for the population; small clusters at d >= n need less",
+        ),
+        Line(
+            "rounds",
+            str(rounds),
+            f"until the start counts a tenth of the oracle's error (Theorem 1 asks for {own})",
+        ),
+    ]
+
+
+def _errors(s: theory.Setting) -> list[Line]:
+    first = theory.error_bound(s, theory.theorem1_noise(s), 10_000)
+    second = theory.error_bound(s, theory.theorem2_noise(s), 10_000)
+    return [
+        Line("oracle's error", _number(theory.oracle_error(s)), "pooled least squares on the smallest cluster"),
+        Line("lower bound, k = 1", _number(theory.lower_bound(s)), "sqrt(a/n + d/(mn)), up to a constant"),
+        Line("bound of Theorem 1", _number(first), "with every unnamed constant 1: an order of magnitude"),
+        Line("bound of Theorem 2", _number(second), "likewise"),
+        Line("rate of Three-Stage", _number(theory.three_stage_rate(s)), "Section 5.3 and Appendix C, likewise"),
+    ]
+
+
+def _number(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.4g}"
+
+
+def as_dict(lines: list[Line]) -> dict[str, Any]:
+    """The findings by name."""
+    return {line.name: {"value": line.value, "meaning": line.meaning} for line in lines}
