@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from coterie.experiments import read_config, run_trials, summarise
+from coterie.experiments.database import Database
+from coterie.experiments.reproduce import fitted_slope, slopes
+from coterie.experiments.run import local_engine
+from coterie.experiments.sweep import jobs_left, sweep
 
 TRIALS = 20
 METHODS = {"brifca-median": "brifca_median", "brifca-trimmed": "brifca_trimmed", "ifca": "ifca_cluster_mean"}
@@ -54,3 +58,19 @@ def test_the_automatic_step_never_diverges_from_a_random_start(dim: int) -> None
     for trial in run_trials(config):
         for name, found in trial.methods.items():
             assert found.metrics["dist"] < 1.0, (trial.trial, name)  # a random start is at 0.8 to 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["n", "m"])
+def test_the_error_falls_as_the_theorems_say(name: str, tmp_path: Path) -> None:
+    """The fitted slope of the error in n, and in pm, at α = 0: −½, within three standard errors and 0.05.
+
+    The 0.05 is for what the rate leaves out: the finite-sample terms that the oracle's own slope shows, too.
+    """
+    (slope,) = (slope for slope in slopes(trials=20) if slope.name == name)
+    database = Database(tmp_path, create=True)
+    sweep(jobs_left(slope.grid, database), database, local_engine(2))
+    rows = database.rows(slope.grid.keys)
+    for method, expected in slope.expected.items():
+        measured, error = fitted_slope(rows, slope.key, method)
+        assert abs(measured - expected) < 3 * error + 0.05, (method, measured, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sqlite3
@@ -22,6 +23,7 @@ from coterie.experiments.database import Database
 from coterie.experiments.reproduce import figure1
 from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
 from coterie.experiments.run import local_engine, ray_engine
+from coterie.experiments.summary import METRICS
 from coterie.experiments.sweep import Grid, grid_toml, jobs_left, parse_grid, sweep
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
@@ -318,3 +320,28 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="--resume"):
         paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+
+
+def test_a_fitted_slope_by_hand() -> None:
+    """Points on a line of slope −½ with known errors."""
+    rows = [
+        {"problem.samples": n, "method": "ifca", "seed": 0, "trial": trial, **dict.fromkeys(METRICS, factor / n**0.5)}
+        for n in (1, 4, 16)
+        for trial, factor in enumerate((0.9, 1.1))
+    ]
+    measured, error = reproduction.fitted_slope(rows, "problem.samples", "ifca")
+    assert measured == pytest.approx(-0.5)
+    # each log mean has error 0.1; the slope over log 1, log 4, log 16 so 0.1/√(2 (log 4)²)
+    assert error == pytest.approx(0.1 / math.sqrt(2 * math.log(4) ** 2), rel=1e-6)
+
+
+def test_reproduce_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [slope for slope in reproduction.slopes(2) if slope.name in ("n", "d")]
+    small = []
+    for slope in few:
+        problem = {**slope.grid.raw["problem"], slope.key.removeprefix("problem."): [3, 6]}
+        small.append(slope._replace(grid=parse_grid({**slope.grid.raw, "problem": problem})))
+    monkeypatch.setattr(reproduction, "slopes", lambda trials: small)
+    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, tmp_path / "out", False)
+    assert (tmp_path / "out" / "report.md").read_text().count("| brifca-median |") == 2
+    assert (tmp_path / "out" / "slopes.png").read_bytes().startswith(b"\x89PNG")

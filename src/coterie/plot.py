@@ -124,9 +124,17 @@ def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, 
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        _plain_ticks(axes, sorted({row[x] for row in rows}))
     axes.set_xlabel(x.rsplit(".", maxsplit=1)[-1])
     axes.set_ylabel(LABELS.get(y, y))
     axes.grid(alpha=0.25, which="both")
+
+
+def _plain_ticks(axes: Axes, values: list[Any]) -> None:
+    """The values themselves along a logarithmic axis, where they are few, instead of overlapping powers of ten."""
+    if len(values) <= 8:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
 
 
 def figure1(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -> None:
@@ -155,4 +163,20 @@ def figure1(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     figure.suptitle(title, fontsize=11, parse_math=False)
+    _save(figure, path)
+
+
+def slopes(sweeps: Sequence[tuple[str, Sequence[dict[str, Any]]]], path: str | Path) -> None:
+    """Matched distance against one key each, on logarithmic axes, side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(sweeps), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes = figure.subplots(1, len(sweeps), squeeze=False)[0]
+    for axes, (key, rows) in zip(all_axes, sweeps, strict=True):
+        draw_lines(axes, rows, key, "method", "matched_dist", log=True)
+        axes.set_ylabel("matched distance" if axes is all_axes[0] else "")
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     _save(figure, path)

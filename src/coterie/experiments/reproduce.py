@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from coterie import __version__
 from coterie.experiments.results import Row, aggregate
@@ -86,3 +88,70 @@ def _cell(line: Row, metric: str) -> str:
     if mean is None:
         return "-"
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"
+
+
+class Slope(NamedTuple):
+    """A sweep along one key whose log-log slope a theorem predicts.
+
+    key: the key that varies. grid: its configurations. expected: method -> exponent in the rate of its theorem.
+    """
+
+    name: str
+    key: str
+    grid: Grid
+    expected: dict[str, float]
+
+
+def slopes(trials: int = 20) -> list[Slope]:
+    """Error against n, m, d, k and α from a warm start, one at a time, where one term of the rates dominates.
+
+    Without Byzantine clients the rate of Theorem 1 is √(d/(pmn)) (and 1/n, far smaller here), that of Theorem 2
+    is d/√(pmn). With them it is α/√n and αd/(p√n): they send a huge constant, in one cluster of many clients.
+    """
+
+    def along(key: str, values: list[Any], **changes: Any) -> Grid:
+        problem: dict[str, Any] = {"clusters": 2, "clients": 80, "samples": 200, "dim": 20, "byzantine": 0.0}
+        raw = {
+            "problem": {**problem, **changes, key: values},
+            "algorithm": {"init": "warm", "rounds": 60, "trim": 0.25},
+            "attack": {"kind": "constant", "target": "smallest", "scale": 100.0},
+            "run": {"methods": ["brifca-median", "brifca-trimmed", "oracle"], "trials": trials},
+        }
+        return parse_grid(raw)
+
+    both = ("brifca-median", "brifca-trimmed")
+    one = {"clusters": 1, "clients": 2000, "samples": 100, "dim": 10}
+    return [
+        Slope("n", "problem.samples", along("samples", [50, 100, 200, 400, 800]), dict.fromkeys(both, -0.5)),
+        Slope("m", "problem.clients", along("clients", [40, 80, 160, 320, 640]), dict.fromkeys(both, -0.5)),
+        Slope("d", "problem.dim", along("dim", [10, 20, 40, 80]), dict(zip(both, (0.5, 1.0), strict=True))),
+        Slope("k", "problem.clusters", along("clusters", [2, 4, 8], clients=320), dict.fromkeys(both, 0.5)),
+        Slope("alpha", "problem.byzantine", along("byzantine", [0.05, 0.1, 0.2], **one), dict.fromkeys(both, 1.0)),
+    ]
+
+
+def fitted_slope(rows: Sequence[Row], key: str, method: str, metric: str = "matched_dist") -> tuple[float, float]:
+    """The least-squares slope of log mean error against log key, and its standard error.
+
+    The error of a mean is propagated: each point has variance (se/mean)² on the log scale.
+    """
+    points = [line for line in aggregate(rows, [key]) if line["method"] == method]
+    x = np.log([point[key] for point in points])
+    y = np.log([point[metric] for point in points])
+    spread = np.array([point[f"{metric}_se"] / point[metric] for point in points])
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    return float(weights @ y), float(np.sqrt((weights**2 * spread**2).sum()))
+
+
+def slopes_report(found: Sequence[tuple[Slope, Sequence[Row]]]) -> str:
+    """Markdown: the measured exponents beside those of the theorems."""
+    lines = [
+        "| error against | method | measured slope | exponent of its theorem | of the oracle |",
+        "|---|---|---|---|---|",
+    ]
+    for slope, rows in found:
+        for method, expected in slope.expected.items():
+            measured, error = fitted_slope(rows, slope.key, method)
+            oracle = "-" if slope.name == "alpha" else f"{fitted_slope(rows, slope.key, 'oracle')[0]:.2f}"
+            lines.append(f"| {slope.name} | {method} | {measured:.3f} ± {error:.3f} | {expected:+g} | {oracle} |")
+    return "\n".join(lines) + "\n"
