@@ -317,6 +317,8 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     report = (tmp_path / "out" / "report.md").read_text()
     assert report.count("\n| ") == 3 * 2 * 5 + 1
     assert "three_stage.erm = float32-inverse" in report
+    rows = [row for line in report.splitlines() if len(row := line.split("|")) == 15]
+    assert {len(row) for row in rows} == {15}
     assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="--resume"):
         paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)

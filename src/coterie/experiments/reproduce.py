@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +38,16 @@ PRESETS: dict[Preset, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+PUBLISHED: dict[Preset, dict[str, str]] = {
+    "as-published": {
+        "brifca-median": "brifca_median", "brifca-trimmed": "brifca_trimmed", "ifca": "ifca_mean_over_m",
+        "three-stage": "three_stage_published",
+    },
+    "fair": {},
+}  # fmt: skip
+"""Which rows of published/grid.csv a method of a preset is to be compared with."""
+
+
 def figure1(preset: Preset, trials: int = 50, quick: bool = False) -> Grid:
     """The grid behind Figure 1: 4 settings of (k, m) by 5 dimensions; n = 100, σ² = 0.2, α = β = 0.05.
 
@@ -57,29 +71,51 @@ def figure1(preset: Preset, trials: int = 50, quick: bool = False) -> Grid:
     return parse_grid(raw)
 
 
+def published(method: str) -> dict[tuple[int, int], tuple[float, float]]:
+    """(k, d) -> mean and standard error of `dist` that the authors' code gives for a method of published/grid.csv."""
+    return {
+        (int(row["k"]), int(row["d"])): (float(row["dist_mean"]), float(row["dist_se"]))
+        for row in _published_rows("grid.csv")
+        if row["method"] == method
+    }
+
+
+def _published_rows(name: str) -> list[dict[str, str]]:
+    text = (files("coterie.experiments") / "published" / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def report(rows: Sequence[Row], preset: Preset) -> str:
-    """Markdown: the options, and one table of `dist` and matched distance for all cells."""
+    """Markdown: the options and one table of all cells, beside what the authors' code gives and how long it takes."""
     table = aggregate(rows, ["problem.clusters", "problem.clients", "problem.dim"])
-    options = [
-        f"`{section}.{key} = {value}`" for section, keys in PRESETS[preset].items() for key, value in keys.items()
-    ]
+    options = [f"`{name}.{key} = {value}`" for name, keys in PRESETS[preset].items() for key, value in keys.items()]
     trials = sorted({line["trials"] for line in table})
+    clocks = {
+        (int(r["k"]), int(r["d"]), r["method"]): float(r["seconds_per_round"]) for r in _published_rows("timing.csv")
+    }
+    theirs = {method: published(name) for method, name in PUBLISHED[preset].items()}
     lines = [
         f"# Figure 1, {preset}",
         "",
         f"`coterie reproduce figure1 --preset {preset} --trials {trials[-1]}`, Coterie {__version__}.",
         f"n = 100, σ² = 0.2, α = β = 0.05. Options: {', '.join(options)}.",
-        "Mean ± standard error over the trials; `dist` is the paper's metric, `matched` the one-to-one distance.",
+        "",
+        "Mean ± standard error over the trials. `dist` is the paper's metric, `matched` the one-to-one distance;",
+        "`authors` is the `dist` of their code and `z` the difference in combined standard errors; `speed` is their",
+        "seconds per round over ours.",
         "",
         "![Figure 1](figure1.png)",
         "",
-        "| k | m | d | method | dist | matched | misclustered | x oracle | trials |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| k | m | d | method | dist | matched | misclustered | x oracle | trials | authors | z | ms/round | speed |",
+        "|" + "---|" * 13,
     ]
     for line in table:
-        cells = [line["problem.clusters"], line["problem.clients"], line["problem.dim"], line["method"]]
+        cell = line["problem.clusters"], line["problem.dim"]
+        cells = [cell[0], line["problem.clients"], cell[1], line["method"]]
         cells += [_cell(line, metric) for metric in ("dist", "matched_dist", "misclustered", "oracle_ratio")]
-        lines.append("| " + " | ".join(str(cell) for cell in [*cells, line["trials"]]) + " |")
+        cells += [line["trials"], *_agreement(line, theirs.get(line["method"], {}).get(cell))]
+        cells += _speed(line, clocks.get((*cell, line["method"].replace("-", "_"))))
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -88,6 +124,21 @@ def _cell(line: Row, metric: str) -> str:
     if mean is None:
         return "-"
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"
+
+
+def _agreement(line: Row, theirs: tuple[float, float] | None) -> tuple[str, str]:
+    if theirs is None or line["dist"] is None:
+        return "-", "-"
+    mean, error = theirs
+    combined = math.hypot(error, line["dist_se"] or 0.0)
+    return f"{mean:.4g} ± {error:.2g}", f"{(line['dist'] - mean) / combined:+.1f}"
+
+
+def _speed(line: Row, theirs: float | None) -> tuple[str, str]:
+    if not line["rounds"] or line["seconds"] is None:
+        return "-", "-"
+    ours = line["seconds"] / line["rounds"]
+    return f"{1000 * ours:.2f}", "-" if theirs is None else f"{theirs / ours:.0f}x"
 
 
 class Slope(NamedTuple):
