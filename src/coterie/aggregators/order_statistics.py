@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
+from coterie.aggregators import cuda
 from coterie.arrays import Array, as_numpy, available_cores, compiled, like, namespace
 
 LANES = 128
@@ -163,6 +164,8 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
         rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
         return like(_on_cpu(_native(rows), low, high), rows)
+    if is_torch_array(rows) and cuda.serves(rows):
+        return cuda.mean_between_ranks(rows, low, high)
     ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
     first = xp.astype(ranked[0, :], xp.float64)
     result = xp.astype(first + xp.mean(xp.astype(ranked, xp.float64) - first, axis=0), rows.dtype)

@@ -1,0 +1,1 @@
+"""Benchmarks that compare in one run: `python -m benchmarks NAME [--json]`."""

@@ -1,0 +1,62 @@
+"""Order statistics on a GPU: the share of the read bandwidth that is reached, and the ratio to torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from coterie.aggregators import median, trimmed_mean
+
+SHAPES = [(20, 25_000_000), (40, 12_500_000), (100, 5_000_000), (200, 2_500_000), (400, 1_250_000)]
+REPEATS = 7
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """One call, on the device's own clock."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def run() -> tuple[str, list[dict[str, Any]]]:
+    """Interleaved medians of REPEATS calls; all sides on the same array, 2 GB of float32."""
+    rows = []
+    for count, columns in SHAPES:
+        x = torch.randn((count, columns), device="cuda")
+        sides: dict[str, Callable[[], Any]] = {
+            "read (torch.sum)": partial(torch.sum, x),
+            "median": partial(median, x),
+            "trimmed mean": partial(trimmed_mean, x, trim=0.1),
+            "torch.median": partial(torch.median, x, 0),
+            "torch.sort": lambda x=x: torch.sort(x, dim=0) if x.shape[0] <= 100 else None,  # memory, and time
+        }
+        for work in sides.values():
+            work()  # compiled
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(REPEATS):
+            for name, work in sides.items():
+                times[name].append(milliseconds(work))
+        found = {name: statistics.median(values) for name, values in times.items()}
+        read = found["read (torch.sum)"]
+        gigabytes = x.numel() * 4 / 1e9
+        rows.append(
+            {
+                "shape": f"{count}x{columns}",
+                "read GB/s": gigabytes / read * 1e3,
+                "median ms": found["median"],
+                "of read": read / found["median"],
+                "trimmed ms": found["trimmed mean"],
+                "trimmed of read": read / found["trimmed mean"],
+                "x torch.median": found["torch.median"] / found["median"],
+            }
+        )
+        del x
+        torch.cuda.empty_cache()
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, float32, median of {REPEATS}", rows

@@ -1,0 +1,83 @@
+"""The GPU kernel against the float64 oracle; skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.aggregators import cuda, mean, median, order_statistics, per_cluster, trimmed_mean
+from coterie.aggregators.order_statistics import mean_between_ranks, network
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def oracle(rows: np.ndarray, low: int, high: int) -> np.ndarray:
+    return np.sort(rows.astype(np.float64), axis=0)[low:high].mean(axis=0)
+
+
+def test_the_generated_program_sorts_what_it_needs() -> None:
+    """Interpret the generated comparators and compare with np.sort: no GPU needed."""
+    rng = np.random.default_rng(0)
+    for rows, low, high in [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (33, 3, 30)]:
+        pairs = [(int(a), int(b)) for a, b in network(rows, low, high)]
+        text = cuda.source(rows, low, high, pairs, "torch.float32")
+        values = list(rng.standard_normal(rows))
+        for a, b in re.findall(r"fminf\(r(\d+), r(\d+)\)", text):
+            i, j = int(a), int(b)
+            values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
+        expected = sorted(values)
+        assert values[low:high] == expected[low:high] or high - low == rows
+        assert len(re.findall(r"odd \|=", text)) == rows
+
+
+@needs_gpu
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20, 40, 100, 200, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 1001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
+    table = torch.randn((rows, 1003), device="cuda", generator=torch.Generator("cuda").manual_seed(1)).to(dtype)
+    exact = table.double().cpu().numpy()
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
+    for low, high in [(0, rows), ((rows - 1) // 2, rows // 2 + 1), (rows // 10, rows - rows // 10)]:
+        found = mean_between_ranks(table, low, high)
+        assert found.dtype == dtype
+        assert found.device == table.device
+        np.testing.assert_allclose(found.double().cpu(), oracle(exact, low, high), rtol=tolerance, atol=tolerance)
+
+
+@needs_gpu
+def test_ties_zeros_denormals_extremes_and_nan() -> None:
+    pool = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0], device="cuda")
+    picks = torch.randint(8, (31, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
+    table = pool[picks]
+    exact = table.double().cpu().numpy()
+    for low, high in [(15, 16), (0, 31), (7, 24)]:
+        scale = np.abs(np.sort(exact, axis=0)[low:high]).max(axis=0)
+        found = mean_between_ranks(table, low, high).double().cpu().numpy()
+        assert np.all(np.abs(found - oracle(exact, low, high)) <= 2e-7 * scale + 1e-44)
+    table[3, 7] = float("nan")
+    assert torch.isnan(median(table)).nonzero().flatten().tolist() == [7]
+    same = torch.full((9, 4), 1e37, device="cuda")
+    assert torch.equal(mean(same), same[0])
+
+
+@needs_gpu
+def test_layouts_and_the_cpu_agree() -> None:
+    wide = torch.randn((44, 2000), device="cuda")
+    for view in (wide[::2], wide[:, ::3], wide.T[:40].contiguous().T[:30], wide[:, 5:1500]):
+        for rule in (mean, median, lambda rows: trimmed_mean(rows, 0.1)):
+            np.testing.assert_allclose(rule(view).cpu(), rule(view.cpu()), rtol=2e-6, atol=2e-6)
+    labels = np.arange(44) % 5
+    ours, counts = per_cluster(median, wide, labels, 6)
+    theirs, _ = per_cluster(median, wide.cpu(), labels, 6)
+    np.testing.assert_allclose(ours.cpu(), theirs, rtol=1e-6, atol=1e-6)
+    assert counts.tolist() == [9, 9, 9, 9, 8, 0]
+
+
+@needs_gpu
+def test_the_kernel_is_used_where_it_can_be() -> None:
+    assert cuda.serves(torch.zeros((20, 10), device="cuda"))
+    assert not cuda.serves(torch.zeros((2000, 10), device="cuda"))
+    assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS
