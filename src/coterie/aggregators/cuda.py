@@ -82,7 +82,9 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
         rows = rows.contiguous()
     count, columns = rows.shape
     out = torch.empty(columns, dtype=rows.dtype, device=rows.device)
-    stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(rows.device).cuda_stream, rows.device.index)
+    current = torch.cuda.current_stream(rows.device)
+    adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; before it, by the stream's address
+    stream = adopt(current) if adopt else cupy.cuda.ExternalStream(current.cuda_stream, rows.device.index)
     with cupy.cuda.Device(rows.device.index), stream:
         _kernel(count, low, high, str(rows.dtype))(
             ((columns + THREADS - 1) // THREADS,),
