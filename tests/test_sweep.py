@@ -18,13 +18,14 @@ import pytest
 from pyarrow import parquet
 
 from coterie.cli import paper
+from coterie.experiments import database as database_module
 from coterie.experiments import reproduce as reproduction
 from coterie.experiments.database import Database
 from coterie.experiments.reproduce import figure1
 from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
 from coterie.experiments.run import local_engine, ray_engine
 from coterie.experiments.summary import METRICS
-from coterie.experiments.sweep import Grid, grid_toml, jobs_left, parse_grid, sweep
+from coterie.experiments.sweep import Grid, grid_toml, jobs_left, keep_grid, parse_grid, read_grid, sweep
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
 GRID = """
@@ -96,6 +97,7 @@ def test_settings_change_together_and_list_values_are_nested() -> None:
         ({"problem": {"dim": []}}, "problem.dim: must hold at least one value"),
         ({"problem": {"dim": [3, 0]}}, "problem.dim: must be"),
         ({"problem": {"dmi": [3]}}, "did you mean problem.dim?"),
+        ({"settings": [{"run": {"trials": 1}}, {"run": {"trials": 2}}]}, "run.trials: must be the same"),
         ({"settings": {"problem": 3}}, "settings: must be tables"),
         ({"settings": [{"problem": 3}]}, "settings.problem: must be a table"),
     ],
@@ -148,6 +150,39 @@ def test_ray_gives_the_same_bits(finished: Path, tmp_path: Path) -> None:
         assert table(database, grid()) == table(Database(finished), grid())
     finally:
         ray.shutdown()
+
+
+def test_results_of_other_files_and_other_numerics_are_other_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder_grid() -> Grid:
+        database_module._fingerprint.cache_clear()  # as in a new process
+        return parse_grid(
+            {"problem": {"kind": "folder", "clusters": 1}, "algorithm": {"rounds": 2}, "run": {"trials": 1}}
+        )
+
+    for place, value in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / place / "clients").mkdir(parents=True)
+        (tmp_path / place / "clients" / "one.csv").write_text(f"x,y\n1,{value}\n")
+    monkeypatch.chdir(tmp_path / "a")
+    first = folder_grid()
+    keys = set(first.keys)
+    keep_grid(first, tmp_path / "out")
+    monkeypatch.chdir(tmp_path / "b")
+    assert not keys & set(folder_grid().keys)
+    database_module._fingerprint.cache_clear()
+    assert set(read_grid(tmp_path / "out" / "grid.toml", []).keys) == keys  # the folder of a, from anywhere
+    (tmp_path / "a" / "clients" / "one.csv").write_text("x,y\n1,3\n")
+    database_module._fingerprint.cache_clear()
+    assert not keys & set(read_grid(tmp_path / "out" / "grid.toml", []).keys)
+
+    database = Database(tmp_path / "numerics", create=True)
+    jobs = jobs_left(grid(), database)[:1]
+    sweep(jobs, database, local_engine(1))
+    assert len(database.rows()) == 2
+    monkeypatch.setattr(database_module, "NUMERICS", database_module.NUMERICS + 1)
+    assert database.rows() == []
+    assert len(jobs_left(grid(), database)) == 12
 
 
 # --- from rows to tables -----------------------------------------------------------------------------------
@@ -221,6 +256,8 @@ def test_kill_9_loses_only_what_was_in_flight(tmp_path: Path) -> None:
 def test_two_sweeps_may_write_to_one_file(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(GRID)
     (tmp_path / "more.toml").write_text(GRID.replace("trials = 3", "trials = 9"))
+    first = coterie("sweep", "grid.toml", "--set", "run.trials=1", "--workers", "1", "--out", "both", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
     commands = [[COTERIE, "sweep", name, "--resume", "--workers", "1", "--out", "both"] for name in
                 ("grid.toml", "more.toml")]  # fmt: skip
     running = [subprocess.Popen(c, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for c in commands]
@@ -228,6 +265,42 @@ def test_two_sweeps_may_write_to_one_file(tmp_path: Path) -> None:
         _, stderr = process.communicate(timeout=240)
         assert process.returncode == 0, stderr
     assert len(Database(tmp_path / "both").rows()) == 4 * 9 * 2
+
+
+def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    program = "import sys; from coterie.experiments.database import Database; Database(sys.argv[1], create=True)"
+    command = [sys.executable, "-c", program, str(tmp_path / "new")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=120)[1] for process in running] == [""] * 4
+    assert Database(tmp_path / "new").rows() == []
+
+
+def test_resume_needs_something_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    for arguments in (["grid.toml", "--resume"], ["grid.toml", "--resume", "--out", "mistyped"], ["--resume"], []):
+        done = coterie("sweep", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert [file.name for file in tmp_path.iterdir()] == ["grid.toml"]
+
+
+def test_a_killed_worker_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("trials = 3", "trials = 5000"))
+    process = subprocess.Popen(
+        [COTERIE, "sweep", "grid.toml", "--workers", "2", "--out", "run"], cwd=tmp_path, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        workers: list[int] = []
+        while process.poll() is None and len(workers) < 3:  # the resource tracker and two workers
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            workers = [int(child) for child in children]
+        os.kill(workers[-1], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+    assert "worker processes: one was killed" in stderr
 
 
 def test_ctrl_c_in_a_sweep(tmp_path: Path) -> None:
@@ -261,6 +334,14 @@ def test_a_full_disk_a_broken_file_and_no_place(tmp_path: Path) -> None:
         done = coterie(*command, cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is not a file of results" in done.stderr
+    (tmp_path / "foreign").mkdir()
+    with sqlite3.connect(tmp_path / "foreign" / "results.sqlite") as connection:
+        connection.execute("CREATE TABLE results (name TEXT)")
+    for command in (["sweep", "grid.toml", "--resume", "--out", "foreign"], ["results", "foreign"]):
+        done = coterie(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is not a file of results" in done.stderr
+    assert [file.name for file in (tmp_path / "foreign").iterdir()] == ["results.sqlite"]
     (tmp_path / "file").write_text("")
     nowhere = coterie("sweep", "grid.toml", "--out", "file/below", cwd=tmp_path)
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
@@ -288,6 +369,16 @@ def test_results_and_plots_of_a_sweep(finished: Path, tmp_path: Path) -> None:
         wrong = coterie("results", str(finished), *arguments, cwd=tmp_path)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
         assert named in wrong.stderr
+    for arguments, named in (
+        (["--y", "dim"], "y: must be a metric"),
+        (["--y", "colour"], "colour: no such key"),
+    ):
+        wrong = coterie("plot", str(finished), *arguments, cwd=tmp_path)
+        assert (wrong.returncode, named in wrong.stderr) == (2, True)
+    mixed = coterie("plot", str(finished), "--x", "step", "--series", "dim", "--log", "--out", "m.png", cwd=tmp_path)
+    assert mixed.returncode == 0, mixed.stderr
+    pooled = coterie("plot", str(finished), "--x", "dim", "--out", "p.png", cwd=tmp_path)
+    assert "algorithm.step vary, too" in pooled.stderr
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
         drawn = coterie("plot", str(finished), "--x", "dim", "--y", "dist", "--log", "--where", "step=auto",
                         "--out", name, cwd=tmp_path)  # fmt: skip

@@ -48,6 +48,7 @@ def test_theorem_1_by_hand() -> None:
     log = math.log(1 + 1e9 * 7.0 * 2.0)
     left = 4 * wrong / 0.5 + 4 * 0.01 / 0.5 + math.sqrt(2 * log / (1e5 * (0.125 - wrong - 0.01))) + 0.4748 * 1.5 / 100
     assert theory.theorem1_condition(s).left == pytest.approx(left)
+    log = math.log(1e9 * 7.0 * 2.0)  # the bound has no 1 + in its logarithm
     assert theory.theorem1_condition(s).right == pytest.approx(0.45)
     noise = theory.c_epsilon(0.05) * 5.0 * (1.5 / 1e4 + 0.01 / 100 + math.sqrt(2 * log / (1e4 * 1e5 * 0.5)))
     assert theory.theorem1_noise(s) == pytest.approx(noise)
@@ -57,7 +58,7 @@ def test_theorem_1_by_hand() -> None:
 
 def test_theorem_2_by_hand() -> None:
     s = setting(constants=theory.Constants(epsilon=0.2), dim=10, samples=400, trim=0.1, total=999)
-    log = math.log(1 + 999 * s.quantities.lipschitz * 2.0)
+    log = math.log(999 * s.quantities.lipschitz * 2.0)
     rate = 0.1 / 20 + 1 / math.sqrt(0.19 * 200 * 400)
     assert theory.theorem2_noise(s) == pytest.approx(2 * math.sqrt(0.2) * 10 / 0.2 * rate * math.sqrt(log))
 
@@ -80,6 +81,32 @@ def test_the_largest_alpha_is_the_edge_of_the_condition(condition: object) -> No
     assert condition(replace(s, byzantine=edge - 1e-6)).holds
     assert not condition(replace(s, byzantine=edge + 1e-6)).holds
     assert theory.largest_byzantine(setting(samples=1), condition) == 0.0
+
+
+def test_a_trim_beyond_one_half_less_epsilon_is_not_admitted() -> None:
+    s = setting(byzantine=0.0, constants=theory.Constants(c1=0.0, epsilon=0.1), trim=0.45)
+    assert not theory.theorem2_condition(s).holds
+    assert theory.theorem2_condition(replace(s, trim=0.4)).holds
+
+
+def test_separation_is_the_least_over_pairs() -> None:
+    assert theory.typical_separation(1, 5) == math.inf
+    assert theory.typical_separation(3, 1) == 0.0
+    # two of many dimensions: ‖θ − θ'‖² is about 1 with standard deviation 1/√d; the median of 201 draws is closer
+    assert theory.typical_separation(2, 400) == pytest.approx(1.0, abs=0.02)
+    assert theory.typical_separation(15, 20) < theory.typical_separation(5, 20) < theory.typical_separation(2, 20)
+
+
+def test_assumption_5_by_hand() -> None:
+    s = setting(quantities=theory.Quantities(2.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.1), separation=0.5)
+    assert theory.samples_condition(s) == (pytest.approx(5 * 9 / (4 * 0.5**4)), 100.0)
+    assert theory.share_condition(s) == (pytest.approx(math.log(19_000) / 200), 0.19)
+    assert theory.three_stage_misclustering(setting(separation=0.0)) == math.inf
+
+
+def test_the_oracle_of_a_mean_needs_no_degrees_of_freedom() -> None:
+    s = setting(clients=20, share=0.2, samples=5, dim=100, quantities=theory.gaussian_means_quantities(100, 0.2))
+    assert theory.oracle_error(s) == pytest.approx(math.sqrt(0.2 * 100 / 20))
 
 
 def test_the_smallest_trim_that_theorem_2_admits() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.experiments import TrialResult
 from coterie.experiments.results import aggregate
+from coterie.experiments.summary import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,8 +105,16 @@ def _save(figure: Figure, path: str | Path) -> None:
 
 
 def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, y: str, log: bool = False) -> None:
-    """The lines of `lines` in given axes."""
+    """The lines of `lines` in given axes. What is no number along x stands side by side."""
+    if y not in METRICS:
+        raise ValueError(f"y: must be a metric ({', '.join(METRICS)}), got {y}")
+    rows = [{**row, series: _hashable(row.get(series)), x: _hashable(row.get(x))} for row in rows]
+    numeric = all(isinstance(row[x], int | float) for row in rows)
+    if not numeric:
+        rows = [{**row, x: str(row[x])} for row in rows]
     table = aggregate(rows, list(dict.fromkeys([series, x])))
+    if all(line[y] is None for line in table):
+        raise ValueError(f"y: {y} has no finite mean in these results")
     for name in dict.fromkeys(line[series] for line in table):
         points = [
             line for line in aggregate([r for r in rows if r[series] == name], [x, series]) if line[y] is not None
@@ -122,12 +131,17 @@ def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, 
             label=str(name),
         )
     if log:
-        axes.set_xscale("log")
         axes.set_yscale("log")
+    if log and numeric:
+        axes.set_xscale("log")
         _plain_ticks(axes, sorted({row[x] for row in rows}))
     axes.set_xlabel(x.rsplit(".", maxsplit=1)[-1])
     axes.set_ylabel(LABELS.get(y, y))
     axes.grid(alpha=0.25, which="both")
+
+
+def _hashable(value: Any) -> Any:
+    return str(value) if isinstance(value, list | dict) else value
 
 
 def _plain_ticks(axes: Axes, values: list[Any]) -> None:

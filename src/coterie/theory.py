@@ -11,21 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
 from scipy.optimize import brentq
+from scipy.spatial.distance import pdist
 from scipy.stats import norm
 
-from coterie.data.generators import draw_labels
+from coterie.data.generators import draw_labels, unit_bernoulli
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the paper leaves open. c1: of Lemma 1. bound: of the O(·) in both theorems and the rates.
+    """What the paper leaves open. c1: of Lemma 1. bound: of the O(·) in both theorems. c3: of Appendix C.
 
     delta: the failure probability δ. epsilon: ε, the distance that is kept from one half.
     """
 
     c1: float = 1.0
     bound: float = 1.0
+    c3: float = 1.0
     delta: float = 0.1
     epsilon: float = 0.1
 
@@ -36,7 +39,7 @@ class Quantities:
 
     strong_convexity: λ_F. smoothness: L_F. loss_sd: η. gradient_sd: ν, of the whole gradient. skewness: S.
     sub_exponential: σ of Assumption 8. lipschitz: L_f = √Σ L_h². diameter: D of Θ. noise: the variance that an
-    oracle's error comes from, per coordinate of the estimate and sample.
+    oracle's error comes from, per coordinate of the estimate and sample. regression: are there random features?
     """
 
     strong_convexity: float
@@ -48,6 +51,7 @@ class Quantities:
     lipschitz: float
     diameter: float
     noise: float
+    regression: bool = False
 
 
 def mixed_regression_quantities(dim: int, noise_variance: float, distance: float = 0.0) -> Quantities:
@@ -68,6 +72,7 @@ def mixed_regression_quantities(dim: int, noise_variance: float, distance: float
         2.0 * dim,
         2.0,
         noise_variance,
+        regression=True,
     )
 
 
@@ -89,15 +94,15 @@ def gaussian_means_quantities(dim: int, noise_variance: float, distance: float =
 def poisson_means_quantities(dim: int, distance: float = 0.0) -> Quantities:
     """For z^h ~ Poisson(λ^h) with half of the λ^h at √(2/d) and the others 0, f = ‖θ − z‖².
 
-    ν² = 4 Σ λ^h; η² = Σ (λ^h + 2(λ^h)²) + 4 max λ^h ‖θ − θ*‖²; the absolute skewness is near its value for a
-    rare event, 1/√λ.
+    ν² = 4 Σ λ^h; η² ≤ Σ (λ^h + 2(λ^h)²) + 4 max λ^h ‖θ − θ*‖² + 4‖λ‖‖θ − θ*‖; the absolute skewness is near its
+    value for a rare event, 1/√λ.
     """
     rate = math.sqrt(2.0 / dim)
     active = dim / 2
     return Quantities(
         2.0,
         2.0,
-        math.sqrt(active * (rate + 2 * rate**2) + 4 * rate * distance**2),
+        math.sqrt(active * (rate + 2 * rate**2) + 4 * rate * distance**2 + 4 * distance),
         2.0 * math.sqrt(active * rate),
         1.0 / math.sqrt(rate),
         2.0,
@@ -139,9 +144,15 @@ def smallest_share(clients: int, clusters: int, byzantine: float, shares: Sequen
     return min(int((labels == j).sum()) for j in range(clusters)) / clients
 
 
-def typical_separation(dim: int) -> float:
-    """Δ of Bernoulli(½) vectors of norm 1: two of them share half of their d/2 ones, so ‖θ − θ'‖ ≈ 1."""
-    return 1.0 if dim > 1 else 0.0
+def typical_separation(clusters: int, dim: int, draws: int = 201) -> float:
+    """The median over draws of Δ, the least distance of k Bernoulli(½) vectors of norm 1; infinite for one.
+
+    Two of them are about 1 apart, the nearest two of many are nearer, and in few dimensions some coincide.
+    """
+    if clusters == 1:
+        return math.inf
+    rng = np.random.default_rng(0)
+    return float(np.median([pdist(unit_bernoulli(clusters, dim, rng)).min() for _ in range(draws)]))
 
 
 def worst_contamination(byzantine: float, share: float) -> float:
@@ -175,8 +186,8 @@ def misclustered_share(s: Setting) -> float:
     return c.c1 * q.loss_sd**2 / (c.delta * q.strong_convexity**2 * s.separation**4 * s.samples)
 
 
-def _log_term(s: Setting) -> float:
-    return math.log1p(s.total * s.quantities.lipschitz * s.quantities.diameter)
+def _log_term(s: Setting, plus: float = 0.0) -> float:
+    return math.log(plus + s.total * s.quantities.lipschitz * s.quantities.diameter)
 
 
 class Condition(NamedTuple):
@@ -198,15 +209,16 @@ def theorem1_condition(s: Setting) -> Condition:
         return Condition(math.inf, 0.5 - s.constants.epsilon)
     left = (
         4 * (wrong + s.byzantine) / s.share
-        + math.sqrt(s.dim * _log_term(s) / (s.clients * left_over))
+        + math.sqrt(s.dim * _log_term(s, plus=1.0) / (s.clients * left_over))
         + 0.4748 * s.quantities.skewness / math.sqrt(s.samples)
     )
     return Condition(left, 0.5 - s.constants.epsilon)
 
 
 def theorem2_condition(s: Setting) -> Condition:
-    """4c₁η²/(pδλ_F²Δ⁴n) + 4α/p ≤ β; and β ≤ ½ − ε, see `theorem2_trim`."""
-    return Condition(4 * (misclustered_share(s) + s.byzantine) / s.share, s.trim)
+    """4c₁η²/(pδλ_F²Δ⁴n) + 4α/p ≤ β, where β ≤ ½ − ε; a larger β fails it, whatever the left side."""
+    admitted = s.trim if s.trim <= 0.5 - s.constants.epsilon else -math.inf
+    return Condition(4 * (misclustered_share(s) + s.byzantine) / s.share, admitted)
 
 
 def theorem2_trim(s: Setting) -> float | None:
@@ -219,6 +231,18 @@ def start_condition(s: Setting) -> Condition:
     """‖θ_j⁽⁰⁾ − θ*_j‖ ≤ ¼√(λ_F/L_F)Δ (Assumption 5)."""
     q = s.quantities
     return Condition(s.start, 0.25 * math.sqrt(q.strong_convexity / q.smoothness) * s.separation)
+
+
+def samples_condition(s: Setting) -> Condition:
+    """kη²/(λ_F²Δ⁴) ≤ n_min (Assumption 5, up to a constant)."""
+    q = s.quantities
+    needed = s.clusters * q.loss_sd**2 / (q.strong_convexity**2 * s.separation**4) if s.separation > 0 else math.inf
+    return Condition(needed, float(s.samples))
+
+
+def share_condition(s: Setting) -> Condition:
+    """log(N)/m ≤ p (Assumption 5, up to a constant)."""
+    return Condition(math.log(s.total) / s.clients, s.share)
 
 
 def largest_byzantine(s: Setting, condition: Callable[[Setting], Condition]) -> float:
@@ -286,7 +310,10 @@ def three_stage_misclustering(s: Setting) -> float:
     """ρ = Γ'(c/r₁² + √(5k log((1−α)m)/(γ₁²(1−α)m))) + C₃ with β_j = β, α_j = α/(α + p) (Appendix C).
 
     γ₁ = p/(1−α), r₁ = (Δ/σ)√(γ₁/(1 + kd/((1−α)m))), σ = ν/(λ_F√n) the spread of a local minimiser over √d.
+    Infinite where two centres coincide.
     """
+    if s.separation == 0:
+        return math.inf
     honest = (1 - s.byzantine) * s.clients
     smallest = s.share / (1 - s.byzantine)
     spread = s.quantities.gradient_sd / (s.quantities.strong_convexity * math.sqrt(s.samples * s.dim))
@@ -294,7 +321,7 @@ def three_stage_misclustering(s: Setting) -> float:
     inside = worst_contamination(s.byzantine, s.share)
     scale = (1 - s.trim) / (1 - inside)
     spill = math.sqrt(5 * s.clusters * math.log(honest) / (smallest**2 * honest))
-    return scale * (s.constants.c1 / ratio**2 + spill) + s.trim / (1 - inside)
+    return scale * (s.constants.c3 / ratio**2 + spill) + s.trim / (1 - inside)
 
 
 def three_stage_rate(s: Setting, misclustered: float | None = None) -> float:
@@ -310,9 +337,9 @@ def lower_bound(s: Setting) -> float:
 
 
 def oracle_error(s: Setting) -> float:
-    """√(noise·d/(pmn − d − 1)): the error of pooled least squares on the smallest cluster.
+    """√(noise·d/(pmn − d − 1)): the error of pooled least squares on the smallest cluster; pmn for means.
 
     Exact for E‖θ̂ − θ*‖² with Gaussian features; infinite where the pooled samples do not determine the model.
     """
-    freedom = s.share * s.clients * s.samples - s.dim - 1
+    freedom = s.share * s.clients * s.samples - (s.dim + 1 if s.quantities.regression else 0)
     return math.sqrt(s.quantities.noise * s.dim / freedom) if freedom > 0 else math.inf

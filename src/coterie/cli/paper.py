@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.app import Overrides, app, dated_folder, output_console
-from coterie.cli.sweep import EngineName, RayAddress, Workers, work
+from coterie.cli.sweep import EngineName, RayAddress, Workers, results_folder, work
 
 
 @app.command()
@@ -75,19 +75,19 @@ def reproduce(
     figure1 is Figure 1 (a), (b), (c) of the paper: 20 cells, 50 trials, about an hour on two cores. slopes sweeps
     n, m, d, k and alpha from a warm start and sets the fitted exponents beside those of Theorems 1 and 2.
     """
-    from coterie.experiments.database import FILE
     from coterie.experiments.reproduce import figure1, report, slopes, slopes_report
     from coterie.experiments.store import write_atomically
     from coterie.plot import figure1 as draw
     from coterie.plot import slopes as draw_slopes
 
-    place = out or dated_folder()
-    if (place / FILE).exists() and not resume:
-        raise ValueError(f"{place}: already holds results; add --resume to go on there")
+    place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
+        if trials == 1:
+            raise ValueError("--trials: must be at least 2 for a slope with a standard error")
         found = []
         for slope in slopes(trials or (5 if quick else 50)):
-            found.append((slope, work(slope.grid, place, workers, engine, ray_address).rows(slope.grid.keys)))
+            inside = results_folder(place / slope.name, resume)
+            found.append((slope, work(slope.grid, inside, workers, engine, ray_address).rows(slope.grid.keys)))
         draw_slopes([(slope.key, rows) for slope, rows in found], place / "slopes.png")
         write_atomically(place / "report.md", slopes_report(found).encode())
         print(place / "report.md")

@@ -50,18 +50,26 @@ def sweep(
     command with --resume does the rest. `[[settings]]` tables hold keys that change together. See the results
     with `coterie results OUT` and `coterie plot OUT`.
     """
-    from coterie.experiments.database import FILE
     from coterie.experiments.sweep import read_grid
 
     if file is None:
         if not (resume and out is not None):
             raise ValueError("sweep: needs a grid file (or --resume with --out of an earlier sweep)")
-        file = out / "grid.toml"
+        file = results_folder(out, resume) / "grid.toml"
     grid = read_grid(file, changes or [])
-    place = out or dated_folder()
-    if (place / FILE).exists() and not resume:
-        raise ValueError(f"{place}: already holds results; add --resume to go on there")
+    place = results_folder(out, resume)
     work(grid, place, workers, engine, ray_address)
+
+
+def results_folder(out: Path | None, resume: bool) -> Path:
+    """Where a sweep writes: a new place, or with --resume one that has results."""
+    from coterie.experiments.database import FILE
+
+    if resume and (out is None or not (out / FILE).exists()):
+        raise ValueError(f"--resume: needs --out of an earlier sweep; {out or 'none'} was given and holds no results")
+    if not resume and out is not None and (out / FILE).exists():
+        raise ValueError(f"{out}: already holds results; add --resume to go on there")
+    return out or dated_folder()
 
 
 def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None) -> Database:
@@ -80,7 +88,7 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
         check(config)
     warned = {trim_warning(config) for config in grid.configs} - {None}
     if warned:
-        print(f"{sorted(map(str, warned))[-1]}; in {len(warned)} kinds of cells", file=sys.stderr)
+        print(sorted(map(str, warned))[-1], file=sys.stderr)
     chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
     with CtrlC() as interrupted:
         database = Database(place, create=True)
@@ -187,13 +195,16 @@ def plot(
 ) -> None:
     """Draw a metric against a key, with error bars of one standard error."""
     from coterie.experiments.database import Database
-    from coterie.experiments.results import full_name, select
+    from coterie.experiments.results import full_name, select, varied
     from coterie.plot import lines
 
     rows = select(Database(folder).rows(), where or [])
     if not rows:
         raise ValueError(f"{folder}: no result" + (f" with {' and '.join(where)}" if where else ""))
     names = [full_name(name, rows) for name in (x, series, y)]
+    pooled = [key for key in varied(rows) if key not in names]
+    if pooled:
+        print(f"note: {', '.join(pooled)} vary, too, and are averaged over; choose with --where", file=sys.stderr)
     file = out or folder / f"{y}-by-{x}.png"
     lines(rows, *names, path=file, log=log)
     print(file)

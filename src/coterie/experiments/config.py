@@ -204,6 +204,31 @@ class Config(Section):
         return chosen
 
 
+RANDOM_STARTS = ("bernoulli", "gaussian", "warm")
+
+
+def anchored(config: Config) -> Config:
+    """The configuration with whole paths, so that it means the same from any working directory."""
+    updates: dict[str, Section] = {}
+    if isinstance(config.problem, Folder):
+        updates["problem"] = config.problem.model_copy(update={"path": str(Path(config.problem.path).resolve())})
+    if config.algorithm.init not in RANDOM_STARTS:
+        place = str(Path(config.algorithm.init).resolve())
+        updates["algorithm"] = config.algorithm.model_copy(update={"init": place})
+    return config.model_copy(update=updates)
+
+
+def named_files(config: Config) -> tuple[str, ...]:
+    """The files and folders that a configuration names."""
+    folder = (config.problem.path,) if isinstance(config.problem, Folder) else ()
+    init = config.algorithm.init
+    return (
+        folder
+        if init in RANDOM_STARTS
+        else (*folder, init.partition(".safetensors#")[0] + (".safetensors" if ".safetensors#" in init else ""))
+    )
+
+
 def default_config() -> Config:
     """The paper's problem with k=5, m=200, n=100, d=100, σ²=0.2, α=β=0.05."""
     return Config()
@@ -366,5 +391,6 @@ def toml_value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings and booleans read the same
+        # TOML's basic strings and booleans read the same, but for one control character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

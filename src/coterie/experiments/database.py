@@ -6,13 +6,15 @@ import hashlib
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.experiments.config import Config
+from coterie.experiments.config import Config, named_files
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 
@@ -24,6 +26,7 @@ BUSY_SECONDS = 60.0
 Row = dict[str, Any]
 
 SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS configurations (id TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS results (
     key TEXT PRIMARY KEY, configuration TEXT NOT NULL REFERENCES configurations (id),
@@ -31,6 +34,7 @@ CREATE TABLE IF NOT EXISTS results (
     numerics INTEGER NOT NULL, version TEXT NOT NULL,
     {", ".join(f"{metric} REAL" for metric in METRICS)}
 );
+COMMIT;
 """
 
 
@@ -39,8 +43,22 @@ def _digest(value: Any) -> str:
 
 
 def content(config: Config) -> Row:
-    """What the numbers depend on: every section but [run]."""
-    return {name: section for name, section in config.model_dump(mode="json").items() if name != "run"}
+    """What the numbers depend on: every section but [run], and what is in the files that it names."""
+    inside = {name: section for name, section in config.model_dump(mode="json").items() if name != "run"}
+    places = named_files(config)
+    return {**inside, "files": {"digest": _fingerprint(places)}} if places else inside
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(places: tuple[str, ...]) -> str:
+    """A digest of the contents, taken once per process: a sweep sees its files as they were when it began."""
+    digest = hashlib.sha256()
+    for place in places:
+        folder = Path(place)
+        for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+            if file.is_file():
+                digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:32]
 
 
 def key(config: Config, method: str, trial: int) -> str:
@@ -63,10 +81,29 @@ class Database:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            tables = {
+                name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+            if tables and not tables >= {"configurations", "results"}:
+                raise sqlite3.DatabaseError(f"it holds {', '.join(sorted(tables))}")
             if create:
+                self._prepare()
+            self.connection.execute("SELECT key FROM results LIMIT 1").fetchone()
+
+    def _prepare(self) -> None:
+        """Make the tables. The switch to WAL does not wait for others as everything else does, so it is tried again."""
+        limit = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 self.connection.executescript(SCHEMA)
-            self.connection.execute("SELECT count(*) FROM results").fetchone()
+                return
+            except sqlite3.OperationalError as error:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                if "locked" not in str(error) or time.monotonic() > limit:
+                    raise
+                time.sleep(0.01)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -74,6 +111,8 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
+            if "no such" in str(error):  # a table or a column: somebody else's database
+                raise ValueError(f"{self.path}: is not a file of results ({error})") from None
             raise OSError(0, f"{error}", str(self.path)) from None
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self.path}: is not a file of results ({error})") from None
@@ -111,23 +150,26 @@ class Database:
     def rows(self, only: Iterable[str] | None = None) -> list[Row]:
         """All results (or those with the given keys) as flat rows: `section.key`, method, seed, trial, metrics.
 
-        In an order that does not depend on when they came.
+        Of this version of the numerics, in an order that does not depend on when they came.
         """
+        columns = ["key", "method", "seed", "trial", *METRICS]
+        query = (
+            f"SELECT content, configuration, {', '.join(columns)} FROM results "
+            "JOIN configurations ON configurations.id = configuration WHERE numerics = ?"
+        )
         with self._reported():
-            contents = {
-                name: _flat(json.loads(text))
-                for name, text in self.connection.execute("SELECT id, content FROM configurations")
-            }
-            columns = ["key", "configuration", "method", "seed", "trial", *METRICS]
-            found = self.connection.execute(f"SELECT {', '.join(columns)} FROM results").fetchall()
+            found = self.connection.execute(query, [NUMERICS]).fetchall()
         wanted = None if only is None else set(only)
+        contents: dict[str, Row] = {}
         rows = []
-        for values in sorted(found, key=lambda row: (row[1], row[3], row[4], row[2])):
+        for text, name, *values in sorted(found, key=lambda row: (row[1], row[4], row[5], row[3])):
             row = dict(zip(columns, values, strict=True))
-            if wanted is None or row.pop("key") in wanted:
-                row.pop("key", None)
+            if wanted is None or row["key"] in wanted:
+                del row["key"]
+                if name not in contents:
+                    contents[name] = _flat(json.loads(text))
                 metrics = {metric: math.nan if row[metric] is None else row[metric] for metric in METRICS}
-                rows.append({**contents[row.pop("configuration")], **row, **metrics})
+                rows.append({**contents[name], **row, **metrics})
         return rows
 
     def close(self) -> None:

@@ -142,9 +142,10 @@ def _speed(line: Row, theirs: float | None) -> tuple[str, str]:
 
 
 class Slope(NamedTuple):
-    """A sweep along one key whose log-log slope a theorem predicts.
+    """A sweep along one key whose log-log slope the paper's rates predict.
 
-    key: the key that varies. grid: its configurations. expected: method -> exponent in the rate of its theorem.
+    key: the key that varies. grid: its configurations. expected: method -> exponent in the rate that the paper
+    states after the method's theorem (`theory.theorem1_rate`, `theory.theorem2_rate`).
     """
 
     name: str
@@ -186,7 +187,10 @@ def fitted_slope(rows: Sequence[Row], key: str, method: str, metric: str = "matc
 
     The error of a mean is propagated: each point has variance (se/mean)² on the log scale.
     """
-    points = [line for line in aggregate(rows, [key]) if line["method"] == method]
+    lines = [line for line in aggregate(rows, [key]) if line["method"] == method]
+    points = [line for line in lines if line[metric] is not None and line[f"{metric}_se"] is not None]
+    if len(points) < 2:
+        raise ValueError(f"{method}: a slope needs at least two points with a standard error, got {len(points)}")
     x = np.log([point[key] for point in points])
     y = np.log([point[metric] for point in points])
     spread = np.array([point[f"{metric}_se"] / point[metric] for point in points])
@@ -197,7 +201,7 @@ def fitted_slope(rows: Sequence[Row], key: str, method: str, metric: str = "matc
 def slopes_report(found: Sequence[tuple[Slope, Sequence[Row]]]) -> str:
     """Markdown: the measured exponents beside those of the theorems."""
     lines = [
-        "| error against | method | measured slope | exponent of its theorem | of the oracle |",
+        "| error against | method | measured slope | exponent of the paper's rate | of the oracle |",
         "|---|---|---|---|---|",
     ]
     for slope, rows in found:

@@ -19,7 +19,7 @@ NOT_REPEATABLE = ("seconds",)
 
 def full_name(name: str, rows: Sequence[Row]) -> str:
     """A key by its whole name or by its last part: `dim` is `problem.dim`."""
-    names = list(rows[0]) if rows else []
+    names = list(dict.fromkeys(key for row in rows for key in row))
     if name in names:
         return name
     candidates = [candidate for candidate in names if candidate.split(".")[-1] == name]
@@ -39,7 +39,7 @@ def select(rows: Sequence[Row], where: Sequence[str]) -> list[Row]:
             raise ValueError(f"--where {condition}: must read key=value")
         if chosen:
             wanted, column = parse_value(text), full_name(name.strip(), chosen)
-            chosen = [row for row in chosen if row[column] == wanted]
+            chosen = [row for row in chosen if row.get(column) == wanted]
     return chosen
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
@@ -92,15 +93,17 @@ def _in_workers(
     rounds, stopped = context.Value("q", 0), context.RawValue("b", 0)
     counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
     with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped, os.getpid())) as pool:
-        with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
-            places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
-        waiting = set(places)
         try:
+            with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
+                places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
+            waiting = set(places)
             while waiting and not stop():
                 ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 on_progress(counter.value)
                 for future in ended:
                     yield places.pop(future), future.result()
+        except BrokenProcessPool:
+            raise OSError(0, "one was killed (out of memory?); finished trials are kept", "worker processes") from None
         finally:
             stopped.value = 1  # a worker in the middle of a trial notices at its next round
             pool.shutdown(wait=True, cancel_futures=True)

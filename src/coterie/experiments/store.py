@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from coterie import __version__
-from coterie.experiments.config import Config, Folder, Section, as_toml
+from coterie.experiments.config import Config, anchored, as_toml
 from coterie.experiments.summary import summarise
 from coterie.experiments.trial import Row, TrialResult
 
@@ -41,17 +41,6 @@ def as_csv(rows: Sequence[Row], header: bool) -> bytes:
         writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()
-
-
-def anchored(config: Config) -> Config:
-    """The configuration with whole paths, so that it means the same from any working directory."""
-    updates: dict[str, Section] = {}
-    if isinstance(config.problem, Folder):
-        updates["problem"] = config.problem.model_copy(update={"path": str(Path(config.problem.path).resolve())})
-    if config.algorithm.init not in ("bernoulli", "gaussian", "warm"):
-        place = str(Path(config.algorithm.init).resolve())
-        updates["algorithm"] = config.algorithm.model_copy(update={"init": place})
-    return config.model_copy(update=updates)
 
 
 class RunFolder:

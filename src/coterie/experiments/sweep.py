@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.experiments.config import Config, override, parse_config, read_toml, toml_value
+from coterie.experiments.config import (
+    RANDOM_STARTS,
+    Config,
+    Folder,
+    anchored,
+    override,
+    parse_config,
+    read_toml,
+    toml_value,
+)
 from coterie.experiments.database import Database, key
 from coterie.experiments.run import Engine, Job, OnProgress, Stop
 from coterie.experiments.store import write_atomically
@@ -55,8 +64,13 @@ def parse_grid(raw: Raw) -> Grid:
     configs: dict[str, Config] = {}
     for setting in settings:
         for config in _combinations(_laid_over(base, setting)):
-            configs.setdefault(config.model_dump_json(), config)
-    return Grid(tuple(configs.values()), raw)
+            whole = anchored(config)
+            configs.setdefault(whole.model_dump_json(), whole)
+    found = tuple(configs.values())
+    for name in ("trials", "workers", "methods"):
+        if len({str(getattr(config.run, name)) for config in found}) > 1:
+            raise ValueError(f"run.{name}: must be the same for the whole sweep")
+    return Grid(found, raw)
 
 
 def read_grid(path: str | Path, overrides: list[str]) -> Grid:
@@ -111,9 +125,30 @@ def grid_toml(raw: Raw) -> str:
 
 def keep_grid(grid: Grid, folder: Path) -> None:
     """Write DIR/grid.toml."""
-    text = grid_toml(grid.raw)
+    text = grid_toml(_with_whole_paths(grid.raw))
     assert parse_grid(tomllib.loads(text)).configs == grid.configs
     write_atomically(folder / "grid.toml", text.encode())
+
+
+def _with_whole_paths(raw: Raw) -> Raw:
+    """The same grid from any working directory."""
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return value if value in RANDOM_STARTS else str(Path(value).resolve())
+
+    def anchor(sections: Raw) -> Raw:
+        found = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
+        if found.get("problem", {}).get("kind") == "folder":
+            found["problem"].setdefault("path", Folder.model_fields["path"].default)
+        for section, name in (("problem", "path"), ("algorithm", "init")):
+            if name in found.get(section, {}):
+                found[section][name] = whole(found[section][name])
+        return found
+
+    settings = [anchor(setting) for setting in raw.get("settings", [])]
+    return {**anchor(raw), **({"settings": settings} if settings else {})}
 
 
 def jobs_left(grid: Grid, database: Database) -> list[Job]:
