@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -217,28 +218,29 @@ def coterie(*arguments: str, cwd: Path, before: str = "") -> subprocess.Complete
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
+def kept(folder: Path) -> int:
+    """How many results are on disk, while others write there."""
+    file = folder / "results.sqlite"
+    if not file.exists():
+        return 0
+    with closing(sqlite3.connect(file, timeout=60)) as connection:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]
+        return int(connection.execute("SELECT count(*) FROM results").fetchone()[0]) if tables else 0
+
+
 def test_kill_9_loses_only_what_was_in_flight(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(GRID.replace("trials = 3", "trials = 40"))
     process = subprocess.Popen(
         [COTERIE, "sweep", "grid.toml", "--workers", "2", "--out", "killed"],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    file = tmp_path / "killed" / "results.sqlite"
-
-    def kept() -> int:
-        if not file.exists():
-            return 0
-        with sqlite3.connect(file, timeout=60) as connection:
-            tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]
-            return int(connection.execute("SELECT count(*) FROM results").fetchone()[0]) if tables else 0
-
     try:
-        while process.poll() is None and kept() < 20:
+        while process.poll() is None and kept(tmp_path / "killed") < 20:
             pass
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    survived = kept()
+    survived = kept(tmp_path / "killed")
     assert survived >= 20
     assert survived % 2 == 0
 
@@ -290,10 +292,10 @@ def test_a_killed_worker_is_told_in_one_line(tmp_path: Path) -> None:
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        workers: list[int] = []
-        while process.poll() is None and len(workers) < 3:  # the resource tracker and two workers
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            workers = [int(child) for child in children]
+        while process.poll() is None and kept(tmp_path / "run") < 8:  # all workers are at work
+            pass
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [int(child) for child in children]  # the resource tracker, and two workers
         os.kill(workers[-1], signal.SIGKILL)
         _, stderr = process.communicate(timeout=120)
     finally:
@@ -335,7 +337,7 @@ def test_a_full_disk_a_broken_file_and_no_place(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is not a file of results" in done.stderr
     (tmp_path / "foreign").mkdir()
-    with sqlite3.connect(tmp_path / "foreign" / "results.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "foreign" / "results.sqlite")) as connection:
         connection.execute("CREATE TABLE results (name TEXT)")
     for command in (["sweep", "grid.toml", "--resume", "--out", "foreign"], ["results", "foreign"]):
         done = coterie(*command, cwd=tmp_path)
