@@ -36,7 +36,7 @@ def cell(statistic: Statistic, digits: int) -> str:
 
 def number(value: float, digits: int) -> str:
     """Fixed point while it is readable, else with an exponent."""
-    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"
+    return f"{round(value, digits) + 0.0:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"  # no -0.000
 
 
 def shown(summary: Summary) -> Sequence[str]:

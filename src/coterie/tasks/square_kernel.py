@@ -25,9 +25,9 @@ def _losses(
     for i in range(clients):
         np.dot(features[i], weights, scores[i])
         total[:] = 0.0
-        for l in range(samples):  # noqa: E741 - the paper's index of a sample
+        for row in range(samples):
             for j in range(centres):
-                error = np.float64(scores[i, l, j] - targets[i, l])
+                error = np.float64(scores[i, row, j] - targets[i, row])
                 total[j] += error * error
         for j in range(centres):
             out[i, j] = total[j] / samples
@@ -41,8 +41,8 @@ def _gradients(
     clients, samples, _ = scores.shape
     slope = np.empty((1, samples), dtype=features.dtype)
     for i in range(clients):
-        for l in range(samples):  # noqa: E741
-            slope[0, l] = 2.0 * (scores[i, l, labels[i]] - targets[i, l]) / samples
+        for row in range(samples):
+            slope[0, row] = 2.0 * (scores[i, row, labels[i]] - targets[i, row]) / samples
         np.dot(slope, features[i], out[i : i + 1])
 
 
