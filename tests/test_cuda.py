@@ -34,14 +34,15 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20, 40, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 1001])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20, 40, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 1001, 1729])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
     table = torch.randn((rows, 1003), device="cuda", generator=torch.Generator("cuda").manual_seed(1)).to(dtype)
     exact = table.double().cpu().numpy()
     tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
     ranks = [(0, rows), ((rows - 1) // 2, rows // 2 + 1), (rows // 10, rows - rows // 10)]
-    for low, high in ranks if rows <= 100 else ranks[1:2]:  # a long program takes NVRTC tens of seconds
+    # a long program takes NVRTC tens of seconds
+    for low, high in ranks[1:2] if 100 < rows <= cuda.REGISTER_ROWS else ranks:
         found = mean_between_ranks(table, low, high)
         assert found.dtype == dtype
         assert found.device == table.device
@@ -51,17 +52,20 @@ def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
 @needs_gpu
 def test_ties_zeros_denormals_extremes_and_nan() -> None:
     pool = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0], device="cuda")
-    picks = torch.randint(8, (31, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
-    table = pool[picks]
-    exact = table.double().cpu().numpy()
-    for low, high in [(15, 16), (0, 31), (7, 24)]:
-        scale = np.abs(np.sort(exact, axis=0)[low:high]).max(axis=0)
-        found = mean_between_ranks(table, low, high).double().cpu().numpy()
-        assert np.all(np.abs(found - oracle(exact, low, high)) <= 2e-7 * scale + 1e-44)
-    table[3, 7] = float("nan")
-    assert torch.isnan(median(table)).nonzero().flatten().tolist() == [7]
-    same = torch.full((9, 4), 1e37, device="cuda")
-    assert torch.equal(mean(same), same[0])
+    for rows in (31, 301):  # in registers, and by bisection
+        picks = torch.randint(8, (rows, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
+        table = pool[picks]
+        exact = table.double().cpu().numpy()
+        for low, high in [(rows // 2, rows // 2 + 1), (0, rows), (7, rows - 7), (rows - 1, rows), (0, 1)]:
+            scale = np.abs(np.sort(exact, axis=0)[low:high]).max(axis=0)
+            found = mean_between_ranks(table, low, high).double().cpu().numpy()
+            assert np.all(np.abs(found - oracle(exact, low, high)) <= 2e-7 * scale + 1e-44)
+        table[3, 7] = float("nan")
+        assert torch.isnan(median(table)).nonzero().flatten().tolist() == [7]
+        same = torch.full((rows, 4), 1e37, device="cuda")
+        assert torch.equal(mean(same), same[0])
+        table[4, 9] = float("inf")
+        assert torch.isfinite(median(table)[9])
 
 
 @needs_gpu
@@ -80,5 +84,6 @@ def test_layouts_and_the_cpu_agree() -> None:
 @needs_gpu
 def test_the_kernel_is_used_where_it_can_be() -> None:
     assert cuda.serves(torch.zeros((20, 10), device="cuda"))
+    assert cuda.serves(torch.zeros((1000, 10), device="cuda"))
     assert not cuda.serves(torch.zeros((2000, 10), device="cuda"))
     assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS

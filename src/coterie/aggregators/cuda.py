@@ -1,8 +1,10 @@
 """The order-statistic kernel on an NVIDIA GPU (`coterie[gpu]`).
 
-CUDA source is generated per row count and ranks: one thread a column, the rows in registers, the pruned sorting
-network of `order_statistics` unrolled into minima and maxima. Neighbouring threads read neighbouring columns, so
-the rows stream at the speed of memory. Compiled at first use by NVRTC and kept on disk by CuPy.
+Up to REGISTER_ROWS rows, CUDA source is generated per row count and ranks: one thread a column, the rows in
+registers, the pruned sorting network of `order_statistics` unrolled into minima and maxima. Neighbouring threads read
+neighbouring columns, so the rows stream at the speed of memory. With more rows a column stays in shared memory, and
+its order statistics are found bit by bit on the ordered bit patterns of its values, exactly. Compiled at first use by
+NVRTC and kept on disk by CuPy.
 """
 
 from __future__ import annotations
@@ -10,11 +12,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from coterie.arrays import Array
 
 REGISTER_ROWS = 224
-"""Up to this many rows a column fits into a thread's 255 registers; beyond, sorting takes over."""
+"""Up to this many rows a column fits into a thread's 255 registers."""
+SHARED_BYTES = 216 * 1024
+"""For columns, of the 227 KiB that a block may have on Hopper; columns that do not fit are sorted."""
 THREADS = 128
+LANES, SLICES = 32, 16
+"""Columns and threads per column of a block of the bisection."""
 TYPES = {"torch.float32": ("float", "fminf", "fmaxf"), "torch.float64": ("double", "fmin", "fmax")}
 
 
@@ -48,6 +56,102 @@ mean_between_ranks(const {kind}* __restrict__ x, const long long stride, const l
 """
 
 
+BISECTION = """
+__device__ __forceinline__ KEY ordered(KEY u) { return u ^ ((u >> (BITS - 1)) ? ~(KEY)0 : (KEY)1 << (BITS - 1)); }
+__device__ __forceinline__ KIND value(KEY k) {
+  k ^= (k >> (BITS - 1)) ? (KEY)1 << (BITS - 1) : ~(KEY)0;
+  return AS_KIND(k);
+}
+
+// LANES columns a block, SLICES threads a column: each counts its share of the rows
+extern "C" __global__ void __launch_bounds__(LANES * SLICES)
+bisect(const KIND* __restrict__ x, const long long stride, const long long columns, const int rows, const int low,
+       const int high, KIND* __restrict__ out) {
+  extern __shared__ KEY keys[];
+  __shared__ int counts[2][SLICES][LANES];
+  __shared__ double sums[SLICES][LANES];
+  const int lane = threadIdx.x, slice = threadIdx.y;
+  const long long place = blockIdx.x * (long long)LANES + lane;
+  const long long c = place < columns ? place : columns - 1;  // nobody leaves before the last barrier
+  KEY* own = keys + lane;
+  int odd = 0;
+  #pragma unroll 4
+  for (int i = slice; i < rows; i += SLICES) {
+    const KIND v = x[i * stride + c];
+    odd |= v != v;
+    own[i * LANES] = ordered(AS_KEY(v));
+  }
+  // the key of rank r is the largest one with at most r keys below it
+  KEY found[2] = {0, 0};
+  const int ranks[2] = {low, high - 1};
+  const int wanted = high - low > 1 ? 2 : 1;
+  int turn = 0;  // two sets of counts: a thread may be one barrier ahead of another
+  for (int which = 0; which < wanted; ++which) {
+    KEY prefix = 0;
+    for (int bit = BITS - 1; bit >= 0; --bit) {
+      const KEY next = prefix | ((KEY)1 << bit);
+      int below = 0;
+      #pragma unroll 8
+      for (int i = slice; i < rows; i += SLICES) below += own[i * LANES] < next;
+      counts[turn][slice][lane] = below;
+      __syncthreads();
+      below = 0;
+      #pragma unroll
+      for (int s = 0; s < SLICES; ++s) below += counts[turn][s][lane];
+      if (below <= ranks[which]) prefix = next;
+      turn ^= 1;
+    }
+    found[which] = prefix;
+  }
+  const double base = (double)value(found[0]);
+  double part = 0.0;
+  int below = 0;
+  if (wanted == 2) {
+    for (int i = slice; i < rows; i += SLICES) {
+      const KEY k = own[i * LANES];
+      below += k < found[1];
+      if (k > found[0] && k < found[1]) part += (double)value(k) - base;
+    }
+  }
+  counts[turn][slice][lane] = below;
+  counts[turn ^ 1][slice][lane] = odd;
+  sums[slice][lane] = part;
+  __syncthreads();
+  if (slice != 0 || place >= columns) return;
+  double total = 0.0;
+  below = odd = 0;
+  for (int s = 0; s < SLICES; ++s) {
+    total += sums[s][lane];
+    below += counts[turn][s][lane];
+    odd |= counts[turn ^ 1][s][lane];
+  }
+  if (wanted == 2 && found[1] != found[0]) total += (high - below) * ((double)value(found[1]) - base);
+  out[place] = odd ? (KIND)nan("") : (KIND)(base + total / (high - low));
+}
+"""
+BISECTION_TYPES = {
+    "torch.float32": ("float", "unsigned int", 32, "__float_as_uint(v)", "__uint_as_float(v)"),
+    "torch.float64": ("double", "unsigned long long", 64, "__double_as_longlong(v)", "__longlong_as_double(v)"),
+}
+
+
+@lru_cache(maxsize=2)
+def _bisection(dtype: str) -> Any:
+    import cupy
+
+    kind, key, bits, as_key, as_kind = BISECTION_TYPES[dtype]
+    defined = {"KIND": kind, "KEY": key, "BITS": bits, "LANES": LANES, "SLICES": SLICES}
+    head = "".join(f"#define {name} {text}\n" for name, text in defined.items())
+    head += f"#define AS_KEY(v) ((KEY){as_key})\n#define AS_KIND(v) {as_kind}\n"
+    kernel = cupy.RawKernel(head + BISECTION, "bisect", options=("--std=c++14",))
+    kernel.max_dynamic_shared_size_bytes = SHARED_BYTES
+    return kernel
+
+
+def _shared_bytes(rows: Array) -> int:
+    return int(rows.shape[0]) * LANES * int(rows.element_size())
+
+
 @lru_cache(maxsize=512)
 def _kernel(rows: int, low: int, high: int, dtype: str) -> Any:
     import cupy
@@ -70,7 +174,8 @@ def available() -> bool:
 
 def serves(rows: Array) -> bool:
     """Can this kernel take these rows?"""
-    return rows.is_cuda and str(rows.dtype) in TYPES and rows.shape[0] <= REGISTER_ROWS and available()
+    small = rows.shape[0] <= REGISTER_ROWS or _shared_bytes(rows) <= SHARED_BYTES
+    return rows.is_cuda and str(rows.dtype) in TYPES and small and available()
 
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
@@ -86,9 +191,18 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; before it, by the stream's address
     stream = adopt(current) if adopt else cupy.cuda.ExternalStream(current.cuda_stream, rows.device.index)
     with cupy.cuda.Device(rows.device.index), stream:
-        _kernel(count, low, high, str(rows.dtype))(
-            ((columns + THREADS - 1) // THREADS,),
-            (THREADS,),
-            (rows.data_ptr(), rows.stride(0), columns, out.data_ptr()),
-        )
+        if count <= REGISTER_ROWS:
+            _kernel(count, low, high, str(rows.dtype))(
+                (-(-columns // THREADS),),
+                (THREADS,),
+                (rows.data_ptr(), rows.stride(0), columns, out.data_ptr()),
+            )
+        else:
+            numbers = (np.int32(count), np.int32(low), np.int32(high))
+            _bisection(str(rows.dtype))(
+                (-(-columns // LANES),),
+                (LANES, SLICES),
+                (rows.data_ptr(), rows.stride(0), columns, *numbers, out.data_ptr()),
+                shared_mem=_shared_bytes(rows),
+            )
     return out
