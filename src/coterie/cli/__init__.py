@@ -4,3 +4,8 @@ from coterie.cli import paper, run, sweep
 from coterie.cli.app import app, entry
 
 __all__ = ["app", "entry", "paper", "run", "sweep"]
+
+ORDER = ("run", "config", "sweep", "results", "plot", "reproduce", "plan")
+"""As --help lists them: what one meets first stands first."""
+
+app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
