@@ -17,6 +17,11 @@ class Line(NamedTuple):
     meaning: str
 
 
+def _smallest_share(problem: Synthetic) -> float:
+    shares = None if problem.shares == "equal" else problem.shares
+    return theory.smallest_share(problem.clients, problem.clusters, problem.byzantine, shares)
+
+
 def setting(config: Config, constants: theory.Constants) -> theory.Setting:
     """The setting of a synthetic problem.
 
@@ -26,9 +31,7 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
     problem = config.problem
     if not isinstance(problem, Synthetic):
         raise ValueError("plan: needs a synthetic problem, or the numbers of one; a folder's truth is unknown")
-    share = theory.smallest_share(
-        problem.clients, problem.clusters, problem.byzantine, None if problem.shares == "equal" else problem.shares
-    )
+    share = _smallest_share(problem)
     counts = problem.sample_counts
     samples = counts[0] if isinstance(counts, range) else min(counts)
     separation = theory.typical_separation(problem.clusters, problem.dim)
@@ -64,9 +67,7 @@ def trim_warning(config: Config) -> str | None:
     trimming = {"brifca-trimmed", "three-stage"} & set(config.methods)
     if not isinstance(problem, Synthetic) or not trimming or config.attack.kind == "none":
         return None
-    share = theory.smallest_share(
-        problem.clients, problem.clusters, problem.byzantine, None if problem.shares == "equal" else problem.shares
-    )
+    share = _smallest_share(problem)
     worst = theory.worst_contamination(round(problem.byzantine * problem.clients) / problem.clients, share)
     if config.algorithm.trim >= worst - 1e-12:
         return None

@@ -81,12 +81,13 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return 1, 0.0, json.dumps(value)
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Row], header: bool = True) -> str:
     """Rows as CSV; floats keep every digit, a value that is not there is empty."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(n for r in rows for n in r)), lineterminator="\n")
-        writer.writeheader()
+        if header:
+            writer.writeheader()
         writer.writerows(rows)
     return text.getvalue()
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.numpy import save
 
 from coterie import __version__
 from coterie.experiments.config import Config, anchored, as_toml
+from coterie.experiments.results import as_csv
 from coterie.experiments.summary import summarise
 from coterie.experiments.trial import Row, TrialResult
 
@@ -29,18 +27,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def as_csv(rows: Sequence[Row], header: bool) -> bytes:
-    """Rows of one shape as CSV; floats keep every digit."""
-    if not rows:
-        return b""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 class RunFolder:
@@ -70,7 +56,7 @@ class RunFolder:
         """Keep a finished trial."""
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
-                stream.write(as_csv(rows, header=stream.tell() == 0))
+                stream.write(as_csv(rows, header=stream.tell() == 0).encode())
         centres = save({method: found.centres.copy() for method, found in result.methods.items()})
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
         self.trials.append(result)
@@ -82,7 +68,7 @@ class RunFolder:
         tables = [_tables(trial) for trial in self.trials]
         for name in tables[0] if tables else ():
             rows = [row for table in tables for row in table[name]]
-            write_atomically(self.path / name, as_csv(rows, header=True))
+            write_atomically(self.path / name, as_csv(rows).encode())
         self._write_summary(status)
 
     def _write_summary(self, status: str) -> None:

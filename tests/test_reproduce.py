@@ -1,0 +1,65 @@
+"""The paper's grids, its figure and report, and the fitted slopes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import paper
+from coterie.experiments import reproduce as reproduction
+from coterie.experiments.reproduce import figure1
+from coterie.experiments.summary import METRICS
+from coterie.experiments.sweep import parse_grid
+
+
+def test_the_paper_s_grid() -> None:
+    published = figure1("as-published", trials=50)
+    cells = {(c.problem.clusters, c.problem.clients, c.problem.dim) for c in published.configs}
+    assert cells == {(k, 40 * k, d) for k in (2, 5, 10, 15) for d in (20, 50, 100, 200, 500)}
+    assert {c.problem.samples for c in published.configs} == {100}
+    assert {c.algorithm.rounds for c in published.configs} == {299}
+    assert len(published.keys) == 20 * 50 * 5
+    assert len(figure1("fair", quick=True, trials=5).configs) == 9
+    assert not set(published.keys) & set(figure1("fair", trials=50).keys)
+
+
+def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command on a grid with the shape of Figure 1 and little in it."""
+    for name, value in (("SETTINGS", ((2, 10), (5, 20), (10, 30))), ("DIMENSIONS", (3, 4))):
+        monkeypatch.setattr(reproduction, name, value)
+    paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert report.count("\n| ") == 3 * 2 * 5 + 1
+    assert "three_stage.erm = float32-inverse" in report
+    rows = [row for line in report.splitlines() if len(row := line.split("|")) == 15]
+    assert {len(row) for row in rows} == {15}
+    assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="--resume"):
+        paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+
+
+def test_a_fitted_slope_by_hand() -> None:
+    """Points on a line of slope −½ with known errors."""
+    rows = [
+        {"problem.samples": n, "method": "ifca", "seed": 0, "trial": trial, **dict.fromkeys(METRICS, factor / n**0.5)}
+        for n in (1, 4, 16)
+        for trial, factor in enumerate((0.9, 1.1))
+    ]
+    measured, error = reproduction.fitted_slope(rows, "problem.samples", "ifca")
+    assert measured == pytest.approx(-0.5)
+    # each log mean has error 0.1; the slope over log 1, log 4, log 16 so 0.1/√(2 (log 4)²)
+    assert error == pytest.approx(0.1 / math.sqrt(2 * math.log(4) ** 2), rel=1e-6)
+
+
+def test_reproduce_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [slope for slope in reproduction.slopes(2) if slope.name in ("n", "d")]
+    small = []
+    for slope in few:
+        problem = {**slope.grid.raw["problem"], slope.key.removeprefix("problem."): [3, 6]}
+        small.append(slope._replace(grid=parse_grid({**slope.grid.raw, "problem": problem})))
+    monkeypatch.setattr(reproduction, "slopes", lambda trials: small)
+    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, tmp_path / "out", False)
+    assert (tmp_path / "out" / "report.md").read_text().count("| brifca-median |") == 2
+    assert (tmp_path / "out" / "slopes.png").read_bytes().startswith(b"\x89PNG")
