@@ -77,12 +77,21 @@ def test_an_empty_cluster_keeps_its_centre(easy: Federation, start: np.ndarray) 
         ClusteredDescent(Server(median), rounds=5, size=0.1), network(linear_regression(easy.clients), easy), far
     )
     assert np.array_equal(state.centres[2], far[2])
-    revived = last(
-        ClusteredDescent(Server(median, empty="random-client"), rounds=5, size=0.1),
-        network(linear_regression(easy.clients), easy),
-        far,
-    )
-    assert not np.array_equal(revived.centres[2], far[2])
+
+
+def test_an_empty_cluster_may_follow_a_random_client(easy: Federation, start: np.ndarray) -> None:
+    """One round moves it along the gradient, at its own centre, of some client; not of the same one each time."""
+    task = linear_regression(easy.clients)
+    far = np.concatenate([start, np.full((2, 8), 1e3)])
+    at_far = np.asarray(task.gradients(far, np.full(40, 2)))
+    followed = set()
+    for seed in range(20):
+        algorithm = ClusteredDescent(Server(median), rounds=1, size=0.1, empty="random-client")
+        *_, played = play(algorithm, network(task, easy), far, np.random.default_rng(seed))
+        for centre in played.state.centres[2:]:
+            fits = np.isclose(far[2] - 0.1 * at_far, centre, rtol=1e-4).all(axis=1)
+            followed.add(int(np.flatnonzero(fits)[0]))
+    assert len(followed) > 10
 
 
 def test_the_order_of_the_clients_is_no_matter(easy: Federation, start: np.ndarray, rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregators import mean, median, trimmed_mean
+from coterie.aggregators import mean, mean_over, median, trimmed_mean
 from coterie.data import mixed_regression
 from coterie.intake import Accepted
 from coterie.server import STEEPER, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
@@ -34,57 +34,55 @@ FIVE = replies([0, 0, 0, 1, 1], [[1, 2], [3, 2], [100, -100], [4, 4], [6, 8]])
         (partial(trimmed_mean, trim=0.4), [-0.3, -0.2], [9.5, 9.4]),
     ],
 )
-def test_one_step_by_hand(rule: object, first: list[float], second: list[float], rng: np.random.Generator) -> None:
-    step = take_step(Server(rule), CENTRES, FIVE, np.full(3, 0.1), rng)
+def test_one_step_by_hand(rule: object, first: list[float], second: list[float]) -> None:
+    step = take_step(Server(rule), CENTRES, FIVE, np.full(3, 0.1))
     np.testing.assert_allclose(step.centres, [first, second, [5.0, 5.0]], atol=1e-12)  # nobody chose the third
     assert step.sizes.tolist() == [3, 2, 0]
     assert not step.stuck.any()
     assert CENTRES.tolist() == [[0, 0], [10, 10], [5, 5]]
 
 
-def test_step_sizes_are_per_cluster(rng: np.random.Generator) -> None:
-    step = take_step(Server(median), CENTRES, FIVE, np.array([0.0, 1.0, 1.0]), rng)
+def test_step_sizes_are_per_cluster() -> None:
+    step = take_step(Server(median), CENTRES, FIVE, np.array([0.0, 1.0, 1.0]))
     assert step.centres.tolist() == [[0, 0], [5, 4], [5, 5]]
 
 
-def test_an_empty_cluster_may_take_a_random_client(rng: np.random.Generator) -> None:
-    updates = np.asarray(FIVE.updates)
-    taken = set()
-    for _ in range(60):
-        step = take_step(Server(median, empty="random-client"), CENTRES, FIVE, np.full(3, 0.5), rng)
-        taken.add(tuple((CENTRES[2] - step.centres[2]) / 0.5))
-    assert taken == {tuple(row) for row in updates.tolist()}
+def test_a_stand_in_moves_the_cluster_that_nobody_chose() -> None:
+    stand_in = replies([2], [[4.0, -2.0]])
+    step = take_step(Server(partial(mean_over, clients=5)), CENTRES, FIVE, np.full(3, 0.5), stand_in)
+    assert step.centres[2].tolist() == [3.0, 6.0]  # by its whole update, whatever the rule
+    assert step.sizes.tolist() == [3, 2, 0]
 
 
-def test_no_reply_at_all_keeps_all_centres(rng: np.random.Generator) -> None:
+def test_no_reply_at_all_keeps_all_centres() -> None:
     nothing = replies([], [])._replace(updates=np.zeros((0, 2)))
-    for empty in ("keep", "random-client"):
-        assert np.array_equal(
-            take_step(Server(median, empty=empty), CENTRES, nothing, np.ones(3), rng).centres, CENTRES
-        )
+    assert np.array_equal(take_step(Server(median), CENTRES, nothing, np.ones(3)).centres, CENTRES)
 
 
-def test_a_step_to_infinity_is_not_taken(rng: np.random.Generator) -> None:
+def test_a_step_to_infinity_is_not_taken() -> None:
     huge = np.finfo(np.float32).max
     centres = np.array([[-huge], [1.0]], np.float32)
     accepted = Accepted(np.arange(2), np.array([0, 1]), np.array([[huge], [0.5]], np.float32), np.zeros(2))
     with np.errstate(over="ignore"):
-        step = take_step(Server(mean), centres, accepted, np.ones(2), rng)
+        step = take_step(Server(mean), centres, accepted, np.ones(2))
     assert step.centres.tolist() == [[-huge], [0.5]]
     assert step.stuck.tolist() == [True, False]
     with np.errstate(over="ignore"):  # nor is it turned into a corner of the box
-        boxed = take_step(Server(mean, partial(box, radius=9.0)), centres, accepted, np.ones(2), rng)
+        boxed = take_step(Server(mean, partial(box, radius=9.0)), centres, accepted, np.ones(2))
     assert boxed.centres.tolist() == [[-huge], [0.5]]
 
 
-def test_torch_takes_the_same_step(rng: np.random.Generator) -> None:
-    tensors = FIVE._replace(updates=torch.from_numpy(FIVE.updates))
-    for empty in ("keep", "random-client"):
-        server = Server(median, partial(l2_ball, radius=2.0), empty)
-        ours = take_step(server, CENTRES, FIVE, np.full(3, 0.1), np.random.default_rng(3))
-        theirs = take_step(server, torch.from_numpy(CENTRES), tensors, np.full(3, 0.1), np.random.default_rng(3))
+def test_torch_takes_the_same_step() -> None:
+    server = Server(median, partial(l2_ball, radius=2.0))
+    for stand_ins in (None, replies([2], [[4.0, -2.0]])):
+        ours = take_step(server, CENTRES, FIVE, np.full(3, 0.1), stand_ins)
+        theirs = take_step(server, torch.from_numpy(CENTRES), tensors(FIVE), np.full(3, 0.1), tensors(stand_ins))
         np.testing.assert_allclose(theirs.centres.numpy(), ours.centres)
         assert np.array_equal(theirs.trimmed, ours.trimmed)
+
+
+def tensors(accepted: Accepted | None) -> Accepted | None:
+    return accepted and accepted._replace(updates=torch.from_numpy(accepted.updates))
 
 
 def test_projections() -> None:

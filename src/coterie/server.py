@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 
 from coterie.aggregators import Aggregator, per_cluster, trimmed_share
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like, namespace
@@ -58,14 +57,12 @@ def _norms_and_units(centres: Array) -> tuple[Array, Array]:
 class Server:
     """What the server does with the accepted replies of a round.
 
-    aggregate: the rule per cluster. project: Π_Θ. empty: what becomes of a cluster that nobody chose: `keep`
-    its centre, or take the update of one `random-client`, as the paper's reference code does. trim: the
-    fraction per side that the audit counts as "trimmed"; audit: whether it is wanted.
+    aggregate: the rule per cluster. project: Π_Θ. trim: the fraction per side that the audit counts as
+    "trimmed"; audit: whether it is wanted.
     """
 
     aggregate: Aggregator
     project: Projection = unconstrained
-    empty: Literal["keep", "random-client"] = "keep"
     trim: float = 0.05
     audit: bool = True
 
@@ -79,19 +76,19 @@ class Step(NamedTuple):
     stuck: Bools  # (k,), True where the step was not finite and the centre stayed
 
 
-def take_step(server: Server, centres: Array, accepted: Accepted, steps: Floats, rng: Generator) -> Step:
+def take_step(
+    server: Server, centres: Array, accepted: Accepted, steps: Floats, stand_ins: Accepted | None = None
+) -> Step:
     """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
 
-    steps: (k,), γ_j. A cluster with no accepted reply keeps its centre (see `Server.empty`), and so does one
-    whose step would not be finite: the mean of updates near the largest float is infinite.
+    steps: (k,), γ_j. stand_ins: replies to take as they are for clusters that nobody chose, one for each. A
+    cluster with no reply at all keeps its centre, and so does one whose step would not be finite: the mean
+    of updates near the largest float is infinite.
     """
     xp = namespace(centres)
     gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0])
-    if server.empty == "random-client" and len(accepted.clients):
-        stand_ins = rng.integers(len(accepted.clients), size=int((sizes == 0).sum()))
-        if stand_ins.size:
-            gradients = like(as_numpy(gradients).copy(), centres)
-            gradients[np.flatnonzero(sizes == 0)] = accepted.updates[stand_ins]
+    if stand_ins is not None:
+        gradients[stand_ins.labels] = stand_ins.updates
     moved = centres - like(np.asarray(steps)[:, None], centres) * gradients
     finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
     moved = server.project(moved)

@@ -21,7 +21,10 @@ class Network(Protocol):
     def gradients(
         self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
     ) -> Replies:
-        """Broadcast (k, d) centres; each client replies with its label and its gradient there (see `respond`)."""
+        """Broadcast (k, d) centres; each client replies with its label and its gradient there (see `respond`).
+
+        labels: (m,), the centres to answer for instead of the clients' own choice; -1: no answer is wanted.
+        """
         ...
 
     def minimisers(self, like: Array, ridge: float) -> Replies:

@@ -114,7 +114,7 @@ class AlgorithmSection(Section):
     project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
     radius: float = Field(1.0, gt=0, description="radius of the ball, half the side of the box")
     empty: Literal["keep", "random-client"] = Field(
-        "keep", description="a cluster that nobody chose keeps its centre, or takes a random client's update"
+        "keep", description="a cluster that nobody chose keeps its centre, or follows one random client's gradient"
     )
     resample: bool = Field(False, description="fresh samples in every round (Section 5); needs n_i >= 2*rounds")
     ridge: float = Field(

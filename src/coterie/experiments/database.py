@@ -18,7 +18,7 @@ from coterie.experiments.config import Config, named_files
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 
-NUMERICS = 1
+NUMERICS = 2
 """The version of the numerics: raised when a change moves results, so that old ones are not taken for new."""
 FILE = "results.sqlite"
 BUSY_SECONDS = 60.0

@@ -146,11 +146,12 @@ def algorithm(method: str, config: Config, task: Task, truth: Truth | None, audi
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
     descent = ClusteredDescent(
-        Server(rule(method, config, task.clients.count), project, section.empty, section.trim, audit),
+        Server(rule(method, config, task.clients.count), project, section.trim, audit),
         rounds=section.rounds,
         size=None if section.step == "auto" else section.step,
         tolerance=section.tolerance,
         resample=section.resample,
+        empty=section.empty,
     )
     if method == "three-stage":
         first = truth.labels if truth is not None and stages.first == "truth" else None
