@@ -1,13 +1,13 @@
-"""`python -m benchmarks gpu [--json]`: measure, and print a table or JSON."""
+"""`python -m benchmarks NAME [--json]`: measure, and print a table or JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from benchmarks import gpu
+from benchmarks import gpu, grid
 
-BENCHMARKS = {"gpu": gpu.run}
+BENCHMARKS = {"gpu": gpu.run, "grid": grid.run}
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from coterie import __version__
@@ -85,6 +86,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
         (["--set", "problem.kind=folder", "--set", "problem.path=nowhere"], "unknown key"),
         (["--method", "fedavg"], "run.methods"),
         (["--trials", "0"], "run.trials"),
+        (["--set", "run.device=cuda"], "run.device"),
         (["nowhere.toml"], "nowhere.toml"),
     ],
 )
@@ -94,6 +96,14 @@ def test_a_mistake_is_one_line_exit_2_and_nothing_written(arguments: list[str], 
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert named in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_one_line_and_nothing_written(tmp_path: Path) -> None:
+    done = coterie("reproduce", "figure1", "--quick", "--device", "cuda", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

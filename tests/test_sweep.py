@@ -89,7 +89,7 @@ def test_settings_change_together_and_list_values_are_nested() -> None:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ({"run": {"trials": [1, 2]}}, "run.trials: must be one number"),
+        ({"run": {"trials": [1, 2]}}, "run.trials: must be one value"),
         ({"problem": {"dim": []}}, "problem.dim: must hold at least one value"),
         ({"problem": {"dim": [3, 0]}}, "problem.dim: must be"),
         ({"problem": {"dmi": [3]}}, "did you mean problem.dim?"),

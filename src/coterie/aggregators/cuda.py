@@ -9,6 +9,8 @@ NVRTC and kept on disk by CuPy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -172,6 +174,19 @@ def available() -> bool:
     return bool(cupy.cuda.is_available())
 
 
+@contextmanager
+def on_stream_of(tensor: Array) -> Iterator[None]:
+    """CuPy works on the tensor's device, in torch's current stream there."""
+    import cupy
+    import torch
+
+    current = torch.cuda.current_stream(tensor.device)
+    adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; before it, by the stream's address
+    stream = adopt(current) if adopt else cupy.cuda.ExternalStream(current.cuda_stream, tensor.device.index)
+    with cupy.cuda.Device(tensor.device.index), stream:
+        yield
+
+
 def serves(rows: Array) -> bool:
     """Can this kernel take these rows?"""
     small = rows.shape[0] <= REGISTER_ROWS or _shared_bytes(rows) <= SHARED_BYTES
@@ -180,17 +195,13 @@ def serves(rows: Array) -> bool:
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     """(rows, d) CUDA tensor -> (d,): as `order_statistics.mean_between_ranks`, on the tensor's device and stream."""
-    import cupy
     import torch
 
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     count, columns = rows.shape
     out = torch.empty(columns, dtype=rows.dtype, device=rows.device)
-    current = torch.cuda.current_stream(rows.device)
-    adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; before it, by the stream's address
-    stream = adopt(current) if adopt else cupy.cuda.ExternalStream(current.cuda_stream, rows.device.index)
-    with cupy.cuda.Device(rows.device.index), stream:
+    with on_stream_of(rows):
         if count <= REGISTER_ROWS:
             _kernel(count, low, high, str(rows.dtype))(
                 (-(-columns // THREADS),),

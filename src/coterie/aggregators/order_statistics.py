@@ -124,6 +124,12 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     return pairs
 
 
+def sorting_network(rows: int) -> NDArray[np.int32]:
+    """The whole network as (comparators, 2) row pairs: every rank ends in its place."""
+    pairs: NDArray[np.int32] = _network(rows, 0, rows)
+    return pairs
+
+
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")

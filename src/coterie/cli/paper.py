@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.app import Overrides, app, dated_folder, output_console
-from coterie.cli.sweep import EngineName, RayAddress, Workers, results_folder, work
+from coterie.cli.sweep import Device, EngineName, RayAddress, Workers, results_folder, work
 
 
 @app.command()
@@ -67,6 +67,7 @@ def reproduce(
     workers: Workers = None,
     engine: EngineName = "local",
     ray_address: RayAddress = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
 ) -> None:
@@ -82,6 +83,8 @@ def reproduce(
 
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
+        if device == "cuda":
+            raise ValueError("--device: the slopes need attacks that only the CPU plays")
         if trials == 1:
             raise ValueError("--trials: must be at least 2 for a slope with a standard error")
         found = []
@@ -92,7 +95,7 @@ def reproduce(
         write_atomically(place / "report.md", slopes_report(found).encode())
         print(place / "report.md")
         return
-    grid = figure1(preset, trials or (5 if quick else 50), quick)
+    grid = figure1(preset, trials or (5 if quick else 50), quick, device or "cpu")
     rows = work(grid, place, workers, engine, ray_address).rows(grid.keys)
     draw(rows, place / "figure1.png", preset)
     write_atomically(place / "report.md", report(rows, preset).encode())

@@ -59,6 +59,8 @@ def run(
     changes += [f"run.{key}={value}" for key, value in (("trials", trials), ("seed", seed)) if value is not None]
     chosen = read_config(file, changes)
     check(chosen)
+    if chosen.run.device != "cpu":
+        raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
     place = out or (None if as_json else dated_folder())
     folder = None if place is None else RunFolder(place, chosen)
     _run(chosen, folder, as_json)

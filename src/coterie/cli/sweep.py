@@ -17,12 +17,16 @@ from coterie.cli.app import CtrlC, Overrides, app, dated_folder, output_console
 
 if TYPE_CHECKING:
     from coterie.experiments.database import Database
+    from coterie.experiments.run import Engine
     from coterie.experiments.sweep import Grid
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: as the grid says, or one per core.")]
 EngineName = Annotated[Literal["local", "ray"], typer.Option(help="Where trials run: here, or on a Ray cluster.")]
 RayAddress = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="An existing Ray cluster, e.g. auto or HOST:6379.")
+]
+Device = Annotated[
+    Literal["cpu", "cuda"] | None, typer.Option(help="cuda: trials in batches on a GPU (coterie[gpu]). Default: cpu.")
 ]
 Where = Annotated[
     list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these results, e.g. dim=20. Repeatable.")
@@ -41,6 +45,7 @@ def sweep(
     workers: Workers = None,
     engine: EngineName = "local",
     ray_address: RayAddress = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
 ) -> None:
@@ -56,7 +61,7 @@ def sweep(
         if not (resume and out is not None):
             raise ValueError("sweep: needs a grid file (or --resume with --out of an earlier sweep)")
         file = results_folder(out, resume) / "grid.toml"
-    grid = read_grid(file, changes or [])
+    grid = read_grid(file, [*(changes or []), *([f"run.device={device}"] if device else [])])
     place = results_folder(out, resume)
     work(grid, place, workers, engine, ray_address)
 
@@ -89,7 +94,10 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
     warned = {trim_warning(config) for config in grid.configs} - {None}
     if warned:
         print(sorted(map(str, warned))[-1], file=sys.stderr)
-    chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
+    if grid.configs[0].run.device != "cpu":
+        chosen = device_engine_for(grid, engine)
+    else:
+        chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
     with CtrlC() as interrupted:
         database = Database(place, create=True)
         keep_grid(grid, place)
@@ -105,6 +113,19 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
     if interrupted():
         raise SystemExit(130)
     return database
+
+
+def device_engine_for(grid: Grid, engine: str) -> Engine:
+    """The engine for a grid that asks for a GPU, or the reason why there is none."""
+    if engine == "ray":
+        raise ValueError("--engine: ray runs trials on CPUs; leave out --device")
+    try:
+        from coterie.experiments.device import check_device, device_engine
+    except ImportError:
+        raise ValueError("run.device: cuda needs PyTorch and CuPy (pip install 'coterie[gpu]')") from None
+    for config in grid.configs:
+        check_device(config)
+    return device_engine(grid.configs[0].run.device)
 
 
 class Watch:

@@ -156,6 +156,9 @@ class RunSection(Section):
     workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description='processes; "auto": one per core. The numbers do not depend on it'
     )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="cuda: a sweep's trials in batches on a GPU, which draws its own samples"
+    )
 
 
 class Config(Section):

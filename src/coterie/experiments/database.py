@@ -43,8 +43,10 @@ def _digest(value: Any) -> str:
 
 
 def content(config: Config) -> Row:
-    """What the numbers depend on: every section but [run], and what is in the files that it names."""
+    """What the numbers depend on: every section but [run], its device if not the CPU, and what is in named files."""
     inside = {name: section for name, section in config.model_dump(mode="json").items() if name != "run"}
+    if config.run.device != "cpu":
+        inside["run"] = {"device": config.run.device}
     places = named_files(config)
     return {**inside, "files": {"digest": _fingerprint(places)}} if places else inside
 

@@ -48,7 +48,7 @@ PUBLISHED: dict[Preset, dict[str, str]] = {
 """Which rows of published/grid.csv a method of a preset is to be compared with."""
 
 
-def figure1(preset: Preset, trials: int = 50, quick: bool = False) -> Grid:
+def figure1(preset: Preset, trials: int = 50, quick: bool = False, device: str = "cpu") -> Grid:
     """The grid behind Figure 1: 4 settings of (k, m) by 5 dimensions; n = 100, σ² = 0.2, α = β = 0.05.
 
     quick: d ≤ 100 and k ≤ 10.
@@ -65,7 +65,7 @@ def figure1(preset: Preset, trials: int = 50, quick: bool = False) -> Grid:
         "algorithm": {"trim": 0.05, **PRESETS[preset]["algorithm"]},
         "three_stage": dict(PRESETS[preset]["three_stage"]),
         "attack": {"kind": "paper", "target": "own", "scale": 3.0},
-        "run": {"methods": list(METHODS), "trials": trials},
+        "run": {"methods": list(METHODS), "trials": trials} | ({} if device == "cpu" else {"device": device}),
         "settings": [{"problem": {"clusters": k, "clients": m}} for k, m in settings],
     }
     return parse_grid(raw)

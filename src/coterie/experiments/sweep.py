@@ -24,7 +24,7 @@ from coterie.experiments.run import Engine, Job, OnProgress, Stop
 from coterie.experiments.store import write_atomically
 from coterie.experiments.trial import TrialResult
 
-ONE_VALUE = ("run.trials", "run.workers")
+ONE_VALUE = ("run.trials", "run.workers", "run.device")
 Raw = dict[str, Any]
 
 
@@ -67,7 +67,7 @@ def parse_grid(raw: Raw) -> Grid:
             whole = anchored(config)
             configs.setdefault(whole.model_dump_json(), whole)
     found = tuple(configs.values())
-    for name in ("trials", "workers", "methods"):
+    for name in ("trials", "workers", "device", "methods"):
         if len({str(getattr(config.run, name)) for config in found}) > 1:
             raise ValueError(f"run.{name}: must be the same for the whole sweep")
     return Grid(found, raw)
@@ -100,7 +100,7 @@ def _combinations(raw: Raw) -> Iterator[Config]:
     ]
     for section, name, value in lists:
         if f"{section}.{name}" in ONE_VALUE:
-            raise ValueError(f"{section}.{name}: must be one number for the whole sweep, got {value}")
+            raise ValueError(f"{section}.{name}: must be one value for the whole sweep, got {value}")
         if not value:
             raise ValueError(f"{section}.{name}: must hold at least one value")
     for values in itertools.product(*(value for _, _, value in lists)):

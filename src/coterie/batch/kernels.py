@@ -1,0 +1,396 @@
+"""The CUDA kernels of a batched round.
+
+The scores of all clients under all centres of all methods are one matrix product (cuBLAS, float32). One block per
+client then makes losses, labels and residuals of its scores and, in a second look at its samples, the gradients. A
+cluster's rows are gathered by one block per (trial, method, cluster, columns) and sorted in registers, one thread a
+column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
+from coterie.aggregators.cuda import available, on_stream_of
+from coterie.aggregators.order_statistics import sorting_network
+
+MOST_SHARED = 96 * 1024
+"""Bytes of shared memory that a client's losses and residuals may take."""
+SCORE_BYTES = 4 << 30
+"""Trials are taken in turns where their scores would need more memory."""
+SORTED_ROWS = (16, 48, 96)
+"""Row counts for which a sorting network is generated; a larger cluster is bisected."""
+THREADS = (32, 128)
+"""Columns of a block, for few columns and for many."""
+MOST_CLIENTS = 8192
+"""Members of a cluster are listed in shared memory."""
+
+
+# --- the clients --------------------------------------------------------------------------------------
+
+RESPONSE = """
+// a block: one client of one trial. scores: (n, LANES * clusters) of that client
+extern "C" __global__ void __launch_bounds__(CLIENT_THREADS)
+respond(const float* __restrict__ features, const float* __restrict__ targets, const float* __restrict__ scales,
+        const float* __restrict__ scores, const int* __restrict__ fixed, const int lanes, const int clusters,
+        const int m, const int n, const int d, int* __restrict__ labels, float* __restrict__ losses,
+        float* __restrict__ gradients) {
+  extern __shared__ double sums[];  // (groups, centres), then residuals (n, lanes)
+  const int centres = lanes * clusters, groups = GROUPS(centres);
+  float* residuals = (float*)(sums + groups * centres);
+  __shared__ int chosen[MOST_LANES];
+  const long long client = blockIdx.x;
+  const int trial = client / m, place = client % m;
+  const float scale = scales[client];
+  const float* y = targets + client * n;
+  const float* own = scores + client * n * centres;
+  // losses: the rows of a column are shared out among the groups, and added up in a fixed order
+  for (int cell = threadIdx.x; cell < groups * centres; cell += CLIENT_THREADS) {
+    const int column = cell % centres;
+    double total = 0.0;
+    #pragma unroll 4
+    for (int row = cell / centres; row < n; row += groups) {
+      const float error = scale * own[row * centres + column] - y[row];
+      total += (double)error * error;
+    }
+    sums[cell] = total;
+  }
+  __syncthreads();
+  for (int column = threadIdx.x; column < centres; column += CLIENT_THREADS) {
+    double total = sums[column];
+    for (int group = 1; group < groups; ++group) total += sums[group * centres + column];
+    sums[column] = total / n;
+  }
+  __syncthreads();
+  for (int lane = threadIdx.x; lane < lanes; lane += CLIENT_THREADS) {
+    const double* loss = sums + lane * clusters;
+    int best = fixed[((long long)trial * lanes + lane) * m + place];
+    if (best < 0) {
+      best = 0;
+      for (int j = 1; j < clusters; ++j)
+        if ((float)loss[j] < (float)loss[best] || (isnan(loss[best]) && !isnan(loss[j]))) best = j;
+    }
+    chosen[lane] = best;
+    labels[((long long)trial * lanes + lane) * m + place] = best;
+    losses[((long long)trial * lanes + lane) * m + place] = (float)loss[best];
+  }
+  __syncthreads();
+  for (int cell = threadIdx.x; cell < n * lanes; cell += CLIENT_THREADS) {
+    const int row = cell / lanes, lane = cell % lanes;
+    residuals[cell] = 2.0f / n * (scale * own[row * centres + lane * clusters + chosen[lane]] - y[row]);
+  }
+  __syncthreads();
+  const float* x = features + client * n * d;
+  for (int c = threadIdx.x; c < d; c += CLIENT_THREADS) {
+    for (int first = 0; first < lanes; first += LANE_BLOCK) {
+      float total[LANE_BLOCK] = {};
+      #pragma unroll 10
+      for (int row = 0; row < n; ++row) {
+        const float value = x[row * d + c];
+        #pragma unroll
+        for (int l = 0; l < LANE_BLOCK; ++l)
+          if (first + l < lanes) total[l] += value * residuals[row * lanes + first + l];
+      }
+      for (int l = 0; l < LANE_BLOCK && first + l < lanes; ++l)
+        gradients[(((long long)trial * lanes + first + l) * m + place) * d + c] = total[l];
+    }
+  }
+}
+"""
+CLIENT_THREADS = 256
+MOST_LANES = 64
+LANE_BLOCK = 4
+"""Methods whose gradients a thread adds up in one look at the samples."""
+
+
+def _groups(centres: int) -> int:
+    return max(1, CLIENT_THREADS // centres)
+
+
+def _response_bytes(samples: int, lanes: int, clusters: int) -> int:
+    return 8 * _groups(lanes * clusters) * lanes * clusters + 4 * samples * lanes
+
+
+def serves_response(features: Tensor, centres: Tensor) -> bool:
+    """Can the kernel take this response?"""
+    _, lanes, clusters, _ = centres.shape
+    small = lanes <= MOST_LANES and _response_bytes(features.shape[2], lanes, clusters) <= MOST_SHARED
+    return bool(features.is_cuda and features.dtype == torch.float32 and small and available())
+
+
+@lru_cache(maxsize=1)
+def _response_kernel() -> Any:
+    import cupy
+
+    defined = {"CLIENT_THREADS": CLIENT_THREADS, "MOST_LANES": MOST_LANES, "LANE_BLOCK": LANE_BLOCK}
+    head = "".join(f"#define {name} {number}\n" for name, number in defined.items())
+    head += "#define GROUPS(centres) max(1, CLIENT_THREADS / (centres))\n"
+    kernel = cupy.RawKernel(head + RESPONSE, "respond", options=("--std=c++14",))
+    kernel.max_dynamic_shared_size_bytes = MOST_SHARED
+    return kernel
+
+
+def respond(
+    features: Tensor, targets: Tensor, scales: Tensor, centres: Tensor, fixed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `descent.respond`. fixed: (T, L, m) int32, -1 where the client chooses."""
+    trials, m, n, d = features.shape
+    lanes, clusters = centres.shape[1:3]
+    labels = torch.empty((trials, lanes, m), dtype=torch.int32, device=features.device)
+    losses = torch.empty((trials, lanes, m), dtype=features.dtype, device=features.device)
+    gradients = torch.empty((trials, lanes, m, d), dtype=features.dtype, device=features.device)
+    several = max(1, SCORE_BYTES // (4 * m * n * lanes * clusters))
+    for first in range(0, trials, several):
+        some = slice(first, min(first + several, trials))
+        scores = features[some].flatten(1, 2) @ centres[some].flatten(1, 2).mT
+        inputs = (features[some], targets[some], scales[some], scores, fixed[some])
+        outputs = (labels[some], losses[some], gradients[some])
+        with on_stream_of(features):
+            _response_kernel()(
+                (len(scores) * m,),
+                (CLIENT_THREADS,),
+                (
+                    *(tensor.data_ptr() for tensor in inputs),
+                    *(np.int32(number) for number in (lanes, clusters, m, n, d)),
+                    *(tensor.data_ptr() for tensor in outputs),
+                ),
+                shared_mem=_response_bytes(n, lanes, clusters),
+            )
+    return labels, losses, gradients
+
+
+# --- the server ---------------------------------------------------------------------------------------
+
+MEAN, MEDIAN, TRIMMED = range(3)
+
+
+def ranks_of(rule: Aggregator) -> tuple[int, float, int] | None:
+    """(kind, trim, clients to divide by; 0: the cluster's own) of a rule that the kernel knows."""
+    if rule is mean:
+        return MEAN, 0.0, 0
+    if rule is median:
+        return MEDIAN, 0.0, 0
+    if isinstance(rule, partial) and not rule.args:
+        if rule.func is trimmed_mean:
+            return TRIMMED, float(rule.keywords["trim"]), 0
+        if rule.func is mean_over:
+            return MEAN, 0.0, int(rule.keywords["clients"])
+    return None
+
+
+def serves_aggregation(updates: Tensor, rules: Sequence[Aggregator]) -> bool:
+    """Can the kernel take these updates and rules?"""
+    known = all(ranks_of(rule) is not None for rule in rules)
+    small = updates.shape[2] <= MOST_CLIENTS
+    return bool(updates.is_cuda and updates.dtype == torch.float32 and small and known and available())
+
+
+AGGREGATION = """
+struct Rule { int kind; int over; double trim; };
+
+__device__ __forceinline__ unsigned ordered(float v) {
+  const unsigned u = __float_as_uint(v);
+  return u ^ ((u >> 31) ? ~0u : 1u << 31);
+}
+__device__ __forceinline__ float value(unsigned k) { return __uint_as_float(k ^ ((k >> 31) ? 1u << 31 : ~0u)); }
+
+// a large cluster: both ends of the ranks are found three bits at a time on the ordered bit patterns
+template <typename Row>
+__device__ float bisected(const float* x, Row row, int count, int low, int high) {
+  unsigned found[2] = {0, 0};
+  const int ranks[2] = {low, high - 1};
+  for (int shift = 30; shift >= 0; shift -= 3) {
+    int below[2][7] = {};
+    for (int i = 0; i < count; ++i) {
+      const unsigned k = ordered(x[row(i)]);
+      #pragma unroll
+      for (int end = 0; end < 2; ++end)
+        #pragma unroll
+        for (int digit = 0; digit < 7; ++digit)
+          below[end][digit] += k < (found[end] | ((unsigned long long)(digit + 1) << shift));
+    }
+    for (int end = 0; end < 2; ++end) {
+      unsigned digit = 0;
+      #pragma unroll
+      for (int tried = 0; tried < 7; ++tried) digit += below[end][tried] <= ranks[end];
+      found[end] |= digit << shift;
+    }
+  }
+  const double base = value(found[0]);
+  double total = 0.0;
+  int below = 0;
+  for (int i = 0; i < count; ++i) {
+    const float v = x[row(i)];
+    const unsigned k = ordered(v);
+    below += k < found[1];
+    if (k > found[0] && k < found[1]) total += (double)v - base;
+  }
+  if (found[1] != found[0]) total += (high - below) * ((double)value(found[1]) - base);
+  return (float)(base + total / (high - low));
+}
+
+// a block: one (trial, lane, cluster) and THREADS columns; the cluster's members are listed first, in order
+extern "C" __global__ void __launch_bounds__(THREADS)
+aggregate(const float* __restrict__ updates, const int* __restrict__ labels, const Rule* __restrict__ rules,
+          const int lanes, const int clusters, const int m, const int d, float* __restrict__ out,
+          int* __restrict__ sizes) {
+  __shared__ unsigned short members[MOST_CLIENTS];
+  __shared__ int warps[THREADS / 32 + 1];
+  const int group = blockIdx.y / clusters, cluster = blockIdx.y % clusters;
+  const Rule rule = rules[group % lanes];
+  int count = 0;
+  for (int first = 0; first < m; first += THREADS) {
+    const int client = first + threadIdx.x;
+    const bool in = client < m && labels[(long long)group * m + client] == cluster;
+    const unsigned vote = __ballot_sync(~0u, in);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = __popc(vote);
+    __syncthreads();
+    int place = count;
+    for (int w = 0; w < THREADS / 32; ++w) {
+      if (w < threadIdx.x / 32) place += warps[w];
+      count += warps[w];
+    }
+    if (in) members[place + __popc(vote & ((1u << (threadIdx.x % 32)) - 1))] = client;
+    __syncthreads();
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) sizes[blockIdx.y] = count;
+  const int c = blockIdx.x * THREADS + threadIdx.x;
+  if (c >= d) return;
+  const float* x = updates + (long long)group * m * d + c;
+  float result = 0.0f;
+  auto row = [&](int i) { return (long long)members[i] * d; };
+  int low = 0, high = count;
+  if (rule.kind == MEDIAN) { low = (count - 1) / 2; high = count / 2 + 1; }
+  if (rule.kind == TRIMMED) {
+    low = min((int)floor(rule.trim * count + 1e-9), (count - 1) / 2);
+    high = count - low;
+  }
+  if (count == 0) {
+  } else if (low == 0 && high == count) {
+    const double base = x[row(0)];
+    double total = 0.0;
+    for (int i = 1; i < count; ++i) total += (double)x[row(i)] - base;
+    result = base + total / count;
+  }
+SORTED
+  else {
+    result = bisected(x, row, count, low, high);
+  }
+  if (rule.over) result *= (float)count / rule.over;
+  out[(long long)blockIdx.y * d + c] = result;
+}
+
+// a block: one (trial, lane, cluster); the gradient of one client there if nobody chose the cluster
+extern "C" __global__ void __launch_bounds__(THREADS)
+stand_in(const float* __restrict__ features, const float* __restrict__ targets, const float* __restrict__ scales,
+         const float* __restrict__ centres, const int* __restrict__ sizes, const long long* __restrict__ picked,
+         const int lanes, const int clusters, const int m, const int n, const int d, float* __restrict__ out) {
+  extern __shared__ float errors[];
+  const int group = blockIdx.x;
+  if (sizes[group] > 0) return;
+  const long long client = (long long)(group / (lanes * clusters)) * m + picked[group];
+  const float* x = features + client * n * d;
+  const float* theta = centres + (long long)group * d;
+  for (int row = threadIdx.x / 32; row < n; row += THREADS / 32) {
+    float score = 0.0f;
+    for (int c = threadIdx.x % 32; c < d; c += 32) score += x[(long long)row * d + c] * theta[c];
+    for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(~0u, score, step);
+    if (threadIdx.x % 32 == 0) errors[row] = scales[client] * score - targets[client * n + row];
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < d; c += THREADS) {
+    float total = 0.0f;
+    for (int row = 0; row < n; ++row) total += x[(long long)row * d + c] * errors[row];
+    out[(long long)group * d + c] = total * 2.0f / n;
+  }
+}
+"""
+
+
+def _sorted_source(rows: int) -> str:
+    """The branch for clusters of at most `rows` rows: sorted in registers behind a padding of infinities."""
+    load = "\n".join(f"    float r{i} = {i} < count ? x[row({i})] : __int_as_float(0x7f800000);" for i in range(rows))
+    pairs = "\n".join(
+        f"    t = fminf(r{a}, r{b}); r{b} = fmaxf(r{a}, r{b}); r{a} = t;" for a, b in sorting_network(rows)
+    )
+    base = "\n".join(f"    if ({i} == low) base = r{i};" for i in range(rows))
+    total = "\n".join(f"    if ({i} > low && {i} < high) total += (double)r{i} - base;" for i in range(rows))
+    return f"""  else if (count <= {rows}) {{
+    float t;
+{load}
+{pairs}
+    double base = 0.0, total = 0.0;
+{base}
+{total}
+    result = base + total / (high - low);
+  }}"""
+
+
+@lru_cache(maxsize=2)
+def _module(threads: int) -> Any:
+    import cupy
+
+    defined = {"THREADS": threads, "MOST_CLIENTS": MOST_CLIENTS, "MEAN": MEAN, "MEDIAN": MEDIAN, "TRIMMED": TRIMMED}
+    head = "".join(f"#define {name} {number}\n" for name, number in defined.items())
+    branches = "\n".join(_sorted_source(rows) for rows in SORTED_ROWS)
+    return cupy.RawModule(code=head + AGGREGATION.replace("SORTED", branches), options=("--std=c++14",))
+
+
+def _threads(columns: int) -> int:
+    return THREADS[columns > 2 * THREADS[0]]
+
+
+@lru_cache(maxsize=64)
+def _rules(ranks: tuple[tuple[int, float, int], ...], device: torch.device) -> Tensor:
+    """The rules as the kernel reads them: two 32-bit numbers and a double each."""
+    numbers = torch.tensor([[kind, over] for kind, _, over in ranks], dtype=torch.int32).view(torch.float64)
+    trims = torch.tensor([[trim] for _, trim, _ in ranks], dtype=torch.float64)
+    return torch.cat([numbers, trims], dim=1).to(device)
+
+
+def aggregate(updates: Tensor, labels: Tensor, clusters: int, rules: Sequence[Aggregator]) -> tuple[Tensor, Tensor]:
+    """See `descent.aggregate`."""
+    trials, lanes, m, d = updates.shape
+    ranks = tuple(found for rule in rules if (found := ranks_of(rule)) is not None)
+    out = torch.empty((trials, lanes, clusters, d), dtype=updates.dtype, device=updates.device)
+    sizes = torch.empty((trials, lanes, clusters), dtype=torch.int32, device=updates.device)
+    threads = _threads(d)
+    with on_stream_of(updates):
+        _module(threads).get_function("aggregate")(
+            (-(-d // threads), trials * lanes * clusters),
+            (threads,),
+            (
+                *(updates.contiguous().data_ptr(), labels.contiguous().data_ptr()),
+                _rules(ranks, updates.device).data_ptr(),
+                *(np.int32(number) for number in (lanes, clusters, m, d)),
+                *(out.data_ptr(), sizes.data_ptr()),
+            ),
+        )
+    return out, sizes
+
+
+def stand_in(
+    features: Tensor, targets: Tensor, scales: Tensor, centres: Tensor, sizes: Tensor, picked: Tensor, updates: Tensor
+) -> Tensor:
+    """Overwrite the updates of empty clusters, in place; see `Descent`."""
+    trials, lanes, clusters, d = centres.shape
+    m, n = features.shape[1:3]
+    threads = _threads(d)
+    with on_stream_of(features):
+        _module(threads).get_function("stand_in")(
+            (trials * lanes * clusters,),
+            (threads,),
+            (
+                *(tensor.data_ptr() for tensor in (features, targets, scales, centres, sizes, picked)),
+                *(np.int32(number) for number in (lanes, clusters, m, n, d)),
+                updates.data_ptr(),
+            ),
+            shared_mem=4 * n,
+        )
+    return updates

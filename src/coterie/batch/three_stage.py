@@ -1,0 +1,136 @@
+"""The first two stages of Three-Stage for T trials at once: local minimisers and trimmed k-means over them."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from coterie.aggregators import median
+from coterie.batch.descent import Batch, Lane, aggregate, repeated
+
+WEISZFELD_STEPS = 100
+WEISZFELD_TOLERANCE = 1e-4
+CHECK_EVERY = 5
+"""Steps between two looks at whether all have converged: a look waits for the device."""
+
+
+def minimisers(batch: Batch, ridge: float, float32: bool = False) -> Tensor:
+    """(T, m, d) float64: every client's argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm.
+
+    float32: by elimination on XᵀX in float32, which is singular where d ≥ n: the rounding error that comes out is of
+    the size of what the paper's published baseline gets from its float32 (pseudo-)inverse.
+    """
+    return torch.stack([_minimisers(x, y, ridge, float32) for x, y in zip(batch.features, batch.targets, strict=True)])
+
+
+def _minimisers(x: Tensor, y: Tensor, ridge: float, float32: bool) -> Tensor:
+    n, d = x.shape[1:]
+    dtype = torch.float32 if float32 else torch.float64
+    x, y = x.to(dtype), y.to(dtype)[..., None]
+    across = x.mT
+    if ridge == 0 and d == n and not float32:  # square: no need to square the condition number
+        return _solved(x, y)[..., 0]
+    wide = d >= n and not float32
+    small = x @ across if wide else across @ x
+    small = small + n * ridge * torch.eye(small.shape[1], dtype=dtype, device=x.device)
+    found = across @ _solved(small, y) if wide else _solved(small, across @ y)
+    return found[..., 0].double()
+
+
+def _solved(matrices: Tensor, right: Tensor) -> Tensor:
+    """By elimination, without a complaint where a matrix is singular."""
+    solution: Tensor = torch.linalg.solve_ex(matrices, right)[0]
+    return solution
+
+
+def trimmed_kmeans(
+    points: Tensor, labels: Tensor, clusters: int, *, trim: float, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """`coterie.algorithms.three_stage.trimmed_kmeans` from given labels: (T, m, d), (T, m) -> (T, k, d), (T, m)."""
+    points = points.clamp(-1e100, 1e100)
+    centres = points.new_zeros((len(points), clusters, points.shape[2]))
+    distances = Distances(points)
+    medians = GeometricMedians(distances, clusters)
+    for _ in range(iterations):
+        members = labels[:, None, :] == torch.arange(clusters, device=points.device)[None, :, None]  # (T, k, m)
+        away = torch.where(members, distances(medians(members, labels)), torch.inf)
+        found = _trimmed_centres(points, members, away, trim)
+        centres = torch.where(members.any(dim=2, keepdim=True), found, centres)
+        previous, labels = labels, distances(centres).argmin(dim=1)
+        if torch.equal(labels, previous):
+            break
+    return centres, labels
+
+
+class Distances:
+    """Euclidean distances to fixed points in float64, by one matrix product; squared norms are taken once.
+
+    The product form loses half of the digits where two points nearly coincide; in float64 eight are left.
+    """
+
+    def __init__(self, points: Tensor) -> None:
+        self.points = points
+        self.squares = (points * points).sum(dim=2)[:, None, :]  # (T, 1, m)
+
+    def __call__(self, centres: Tensor) -> Tensor:
+        """(T, k, d) -> (T, k, m)."""
+        squares = (centres * centres).sum(dim=2, keepdim=True)
+        return torch.baddbmm(self.squares + squares, centres, self.points.mT, alpha=-2).clamp(min=0).sqrt()
+
+
+def _trimmed_centres(points: Tensor, members: Tensor, distances: Tensor, trim: float) -> Tensor:
+    """(T, k, d): the mean of a cluster's points within the (1 − trim) quantile of their distances (T, k, m)."""
+    counts = members.sum(dim=2, keepdim=True)
+    place = (counts - 1).clamp(min=0) * (1 - trim)
+    ranked = distances.sort(dim=2).values
+    below = place.floor().long()
+    above = (below + 1).minimum((counts - 1).clamp(min=0))
+    low, high = ranked.gather(2, below), ranked.gather(2, above)
+    kept = members & (distances <= low + (place - below) * (high - low))
+    return _weighted_mean(points, kept.to(points.dtype))
+
+
+class GeometricMedians:
+    """`coterie.aggregators.geometric_median` per cluster, for memberships (T, k, m) that change from call to call.
+
+    The state is changed in place, so that Weiszfeld's step can be replayed as a CUDA graph.
+    """
+
+    def __init__(self, distances: Distances, clusters: int) -> None:
+        self.distances, points = distances, distances.points
+        trials, m, d = points.shape
+        self.members = points.new_zeros((trials, clusters, m))
+        self.found = points.new_zeros((trials, clusters, d))
+        self.floor = points.new_zeros((trials, clusters, 1))
+        self.shift = points.new_zeros((trials, clusters, 1))
+        self.begun = False
+        self.steps = repeated(self._step, sys.maxsize, points.device)
+
+    def __call__(self, members: Tensor, labels: Tensor) -> Tensor:
+        """(T, k, m) and the labels (T, m) they come from -> (T, k, d)."""
+        start, _ = aggregate(
+            self.distances.points.float()[:, None], labels.int()[:, None], members.shape[1], [Lane(median)]
+        )
+        self.members.copy_(members)
+        self.found.copy_(start[:, 0])
+        counts = members.sum(dim=2, keepdim=True)
+        ranked = torch.where(members, self.distances(self.found), torch.inf).sort(dim=2).values
+        middle = ranked.gather(2, ((counts - 1) // 2).clamp(min=0))
+        self.floor.copy_(WEISZFELD_TOLERANCE * torch.where(counts > 0, middle, 0.0))
+        for step in range(1, WEISZFELD_STEPS + 1):
+            next(self.steps)
+            if step % CHECK_EVERY == 0 and bool((self.shift <= self.floor).all()):
+                break
+        return self.found
+
+    def _step(self) -> None:
+        distances = self.distances(self.found).maximum(self.floor).clamp(min=1e-300)
+        moved = _weighted_mean(self.distances.points, self.members / distances)
+        self.shift.copy_((moved - self.found).norm(dim=2, keepdim=True))
+        self.found.copy_(moved)
+
+
+def _weighted_mean(points: Tensor, weights: Tensor) -> Tensor:
+    return weights @ points / weights.sum(dim=2, keepdim=True).clamp(min=1e-300)
