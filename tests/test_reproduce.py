@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import paper
+from coterie.experiments import claims
 from coterie.experiments import reproduce as reproduction
 from coterie.experiments.reproduce import figure1
 from coterie.experiments.summary import METRICS
@@ -29,7 +30,7 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     """The whole command on a grid with the shape of Figure 1 and little in it."""
     for name, value in (("SETTINGS", ((2, 10), (5, 20), (10, 30))), ("DIMENSIONS", (3, 4))):
         monkeypatch.setattr(reproduction, name, value)
-    paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+    paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, None, tmp_path / "out", False)
     report = (tmp_path / "out" / "report.md").read_text()
     assert report.count("\n| ") == 3 * 2 * 5 + 1
     assert "three_stage.erm = float32-inverse" in report
@@ -37,7 +38,30 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     assert {len(row) for row in rows} == {15}
     assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="--resume"):
-        paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, tmp_path / "out", False)
+        paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, None, tmp_path / "out", False)
+
+
+def test_claims_are_tables_of_both_presets_and_three_small_grids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduction, "SETTINGS", ((2, 10), (5, 20)))
+    monkeypatch.setattr(reproduction, "DIMENSIONS", (20, 100))
+    monkeypatch.setattr(claims, "WARM_DIMENSIONS", (20,))
+    with pytest.raises(ValueError, match="as-published"):
+        paper.reproduce("claims", "fair", 2, False, 1, "local", None, None, tmp_path, False)
+    for preset in ("as-published", "fair"):
+        paper.reproduce("figure1", preset, 2, False, 1, "local", None, None, tmp_path / preset, False)
+    paper.reproduce("claims", "fair", 2, False, 1, "local", None, None, tmp_path, False)
+    text = (tmp_path / "claims.md").read_text()
+    sections = dict(part.split("\n", 1) for part in text.split("## ")[1:])
+    assert [body.count("\n| ") for body in sections.values()] == [5, 5, 5, 5, 5, 3]
+    cell = sections["IFCA and its divisor"].splitlines()[3].split("|")
+    assert cell[1:3] == [" 2 ", " 20 "]
+    wrong, right, first, second = (float(text.split("±")[0]) for text in cell[3:7])
+    assert float(cell[7].strip(" %")) == pytest.approx(100 * (wrong - right) / (wrong - min(first, second)), abs=1)
+    half = sections["Three-Stage"].splitlines()[4].split("|")
+    assert half[2] == " 100 "
+    assert all("±" in entry for entry in half[3:9])
 
 
 def test_a_fitted_slope_by_hand() -> None:
@@ -60,6 +84,6 @@ def test_reproduce_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         problem = {**slope.grid.raw["problem"], slope.key.removeprefix("problem."): [3, 6]}
         small.append(slope._replace(grid=parse_grid({**slope.grid.raw, "problem": problem})))
     monkeypatch.setattr(reproduction, "slopes", lambda trials: small)
-    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, tmp_path / "out", False)
+    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "out", False)
     assert (tmp_path / "out" / "report.md").read_text().count("| brifca-median |") == 2
     assert (tmp_path / "out" / "slopes.png").read_bytes().startswith(b"\x89PNG")

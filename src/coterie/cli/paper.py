@@ -55,14 +55,17 @@ def plan(
 @app.command()
 def reproduce(
     what: Annotated[
-        Literal["figure1", "slopes"],
-        typer.Argument(help="figure1: the paper's experiments. slopes: the theorems' exponents, measured."),
+        Literal["figure1", "slopes", "claims"],
+        typer.Argument(
+            help="figure1: the paper's experiments. slopes: the theorems' exponents, measured. "
+            "claims: what both presets of figure1 in OUT say about the paper's claims."
+        ),
     ] = "figure1",
     preset: Annotated[
         Literal["as-published", "fair"],
         typer.Option(help="What the authors' code does, or the same start, step and mean for all and no truth."),
     ] = "as-published",
-    trials: Annotated[int | None, typer.Option(min=1, help="Default: 50; with --quick 5.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Default: 50 (claims: 20); with --quick 5.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="d <= 100, k <= 10, 5 trials: a minute or two.")] = False,
     workers: Workers = None,
     engine: EngineName = "local",
@@ -74,13 +77,17 @@ def reproduce(
     """Run the paper's experiments: a figure, a table of all cells, and a report in Markdown.
 
     figure1 is Figure 1 (a), (b), (c) of the paper: 20 cells, 50 trials, about an hour on two cores. slopes sweeps
-    n, m, d, k and alpha from a warm start and sets the fitted exponents beside those of Theorems 1 and 2.
+    n, m, d, k and alpha from a warm start and sets the fitted exponents beside those of Theorems 1 and 2. claims
+    reads OUT/as-published and OUT/fair, runs three small grids beside them, and writes OUT/claims.md.
     """
     from coterie.experiments.reproduce import figure1, report, slopes, slopes_report
     from coterie.experiments.store import write_atomically
     from coterie.plot import figure1 as draw
     from coterie.plot import slopes as draw_slopes
 
+    if what == "claims":
+        _claims(out, trials or (5 if quick else 20), workers, engine, ray_address)
+        return
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
         if device == "cuda":
@@ -100,3 +107,18 @@ def reproduce(
     draw(rows, place / "figure1.png", preset)
     write_atomically(place / "report.md", report(rows, preset).encode())
     print(place / "report.md")
+
+
+def _claims(out: Path | None, trials: int, workers: int | None, engine: str, ray_address: str | None) -> None:
+    from coterie.experiments.claims import Results, claims_report, questions
+    from coterie.experiments.database import Database
+    from coterie.experiments.store import write_atomically
+
+    if out is None:
+        raise ValueError("claims: needs --out, the folder that holds as-published/ and fair/")
+    known = [Database(out / preset).rows() for preset in ("as-published", "fair")]
+    found = []
+    for name, grid in questions(trials).items():
+        found.append(work(grid, out / name, workers, engine, ray_address).rows(grid.keys))
+    write_atomically(out / "claims.md", claims_report(Results(*known, *found)).encode())
+    print(out / "claims.md")
