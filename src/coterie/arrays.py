@@ -61,10 +61,14 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process."""
+def compiled(function: Callable[..., Any], reorder: bool = False) -> Callable[..., Any]:
+    """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process.
+
+    reorder: sums may be added up in another order than written, as SIMD needs; the order is the same in every call.
+    """
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
     try:
-        machine_code: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+        machine_code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for numba's cache: compile anew in every process
-        machine_code = numba.njit(nogil=True)(function)
+        machine_code = numba.njit(**options)(function)
     return machine_code

@@ -1,5 +1,6 @@
 """Pure functions from rows to one row, and the same per cluster."""
 
+from coterie.aggregators.distances import bucketed, centred_clipping, krum, mixed, squared_distances
 from coterie.aggregators.rules import (
     Aggregator,
     geometric_median,
@@ -14,11 +15,16 @@ from coterie.aggregators.rules import (
 
 __all__ = [
     "Aggregator",
+    "bucketed",
+    "centred_clipping",
     "geometric_median",
+    "krum",
     "mean",
     "mean_over",
     "median",
+    "mixed",
     "per_cluster",
+    "squared_distances",
     "trim_count",
     "trimmed_mean",
     "trimmed_share",

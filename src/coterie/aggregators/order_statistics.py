@@ -131,7 +131,8 @@ def sorting_network(rows: int) -> NDArray[np.int32]:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def threads() -> ThreadPoolExecutor:
+    """The threads that the kernels share."""
     return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")
 
 
@@ -140,13 +141,13 @@ def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
     out = np.empty(columns, dtype=rows.dtype)
     pairs = network(count, low, high)
     sort = count > NETWORK_ROWS and high - low < count
-    threads = min(available_cores(), 1 + rows.size // THREAD_ELEMENTS)
-    step = -(-columns // threads // LANES) * LANES if threads > 1 else max(columns, 1)
+    parts = min(available_cores(), 1 + rows.size // THREAD_ELEMENTS)
+    step = -(-columns // parts // LANES) * LANES if parts > 1 else max(columns, 1)
     slices = [slice(start, min(start + step, columns)) for start in range(0, columns, step)]
     if len(slices) == 1:
         _columns(rows, pairs, sort, low, high, out)
     else:
-        work = [_threads().submit(_columns, rows[:, s], pairs, sort, low, high, out[s]) for s in slices]
+        work = [threads().submit(_columns, rows[:, s], pairs, sort, low, high, out[s]) for s in slices]
         for part in work:
             part.result()
     return out
@@ -169,7 +170,7 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     if not xp.isdtype(rows.dtype, "real floating"):
         rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
-        return like(_on_cpu(_native(rows), low, high), rows)
+        return like(_on_cpu(native(rows), low, high), rows)
     if is_torch_array(rows) and cuda.serves(rows):
         return cuda.mean_between_ranks(rows, low, high)
     ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
@@ -178,7 +179,7 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     return xp.where(xp.any(xp.isnan(rows), axis=0), float("nan") * result, result)
 
 
-def _native(rows: Array) -> NDArray[Any]:
+def native(rows: Array) -> NDArray[Any]:
     """The rows as float32 or float64 (what the kernel is compiled for), copied only if they are not."""
     if is_torch_array(rows) and rows.element_size() < 4:
         rows = rows.float()

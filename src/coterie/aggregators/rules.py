@@ -14,7 +14,8 @@ Aggregator = Callable[[Array], Array]
 """From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
 
 
-def _check_rows(updates: Array, least: int = 1) -> int:
+def check_rows(updates: Array, least: int = 1) -> int:
+    """The number of rows of a (rows, d) table, or the reason why it is none."""
     if updates.ndim != 2:
         raise ValueError(f"updates must have two axes (rows, d), got shape {tuple(updates.shape)}")
     if updates.shape[0] < least:
@@ -39,7 +40,7 @@ def mean(updates: Array) -> Array:
     >>> mean(np.array([[1.0], [3.0]]))
     array([2.])
     """
-    return mean_between_ranks(updates, 0, _check_rows(updates))
+    return mean_between_ranks(updates, 0, check_rows(updates))
 
 
 def mean_over(updates: Array, clients: int) -> Array:
@@ -50,7 +51,7 @@ def mean_over(updates: Array, clients: int) -> Array:
     >>> mean_over(np.array([[1.0], [3.0]]), clients=4)
     array([1.])
     """
-    return mean(updates) * (_check_rows(updates) / clients)
+    return mean(updates) * (check_rows(updates) / clients)
 
 
 def median(updates: Array) -> Array:
@@ -62,7 +63,7 @@ def median(updates: Array) -> Array:
     >>> median(np.array([[1.0], [2.0], [99.0]]))
     array([2.])
     """
-    rows = _check_rows(updates)
+    rows = check_rows(updates)
     return mean_between_ranks(updates, (rows - 1) // 2, rows // 2 + 1)
 
 
@@ -76,7 +77,7 @@ def trimmed_mean(updates: Array, trim: float) -> Array:
     >>> trimmed_mean(np.array([[1.0], [2.0], [4.0], [99.0]]), trim=0.25)
     array([3.])
     """
-    rows = _check_rows(updates)
+    rows = check_rows(updates)
     cut = trim_count(rows, trim)
     return mean_between_ranks(updates, cut, rows - cut)
 
@@ -90,7 +91,7 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
     >>> geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
     [0.0, 0.0]
     """
-    _check_rows(updates)
+    check_rows(updates)
     rows = as_numpy(updates).astype(np.float64)
     point = as_numpy(median(rows))
     distances = np.linalg.norm(rows - point, axis=1)
@@ -115,7 +116,7 @@ def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: i
     >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
     [[2.0], [0.0], [5.0]]
     """
-    rows, labels = _check_rows(updates, least=0), np.asarray(labels)
+    rows, labels = check_rows(updates, least=0), np.asarray(labels)
     if labels.shape != (rows,) or (rows and not 0 <= labels.min() <= labels.max() < clusters):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
     counts = np.bincount(labels, minlength=clusters).astype(np.int64)

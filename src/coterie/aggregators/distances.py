@@ -1,0 +1,194 @@
+"""Rules that look at how far the rows lie from each other: Krum, centred clipping, and two steps before a rule.
+
+They need the squared distances between the rows, which one kernel computes from differences: a distance between two
+far rows that lie close together does not cancel, as it does where it is made of norms and products; or the products of
+the rows around a robust centre, in float64. What happens then is on matrices of (rows, rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from array_api_compat import is_numpy_array, is_torch_array
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from coterie.aggregators.order_statistics import native, threads
+from coterie.aggregators.rules import Aggregator, check_rows, mean, median
+from coterie.arrays import Array, Floats, as_numpy, compiled, like, namespace
+
+BLOCK = 2048
+"""Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
+PARTS = 16
+"""Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
+FARTHEST = 1e4
+"""Rows beyond this many median distances from the centre count as if they were there."""
+
+
+def _add_squared_distances(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """out[i, j] += ‖x_i − x_j‖² for j < i, a block of columns at a time."""
+    count, columns = rows.shape
+    for start in range(0, columns, BLOCK):
+        block = rows[:, start : start + BLOCK]
+        for i in range(1, count):
+            own = block[i]
+            for j in range(i):
+                other = block[j]
+                total = own[0] * 0
+                for c in range(own.shape[0]):
+                    difference = own[c] - other[c]
+                    total += difference * difference
+                out[i, j] += total
+
+
+_kernel = compiled(_add_squared_distances, reorder=True)
+
+
+def squared_distances(updates: Array) -> Floats:
+    """(rows, d) -> (rows, rows) float64: ‖x_i − x_j‖², infinite where it is beyond the rows' number format.
+
+    >>> squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    [[0.0, 25.0], [25.0, 0.0]]
+    """
+    rows = check_rows(updates)
+    lower = np.zeros((rows, rows))
+    if is_numpy_array(updates) or (is_torch_array(updates) and updates.device.type == "cpu"):
+        values = native(updates)
+        if values.strides[1] != values.itemsize:
+            values = np.ascontiguousarray(values)
+        step = max(BLOCK, -(-values.shape[1] // PARTS))
+        ranges = [values[:, start : start + step] for start in range(0, values.shape[1], step)]
+        parts = [np.zeros((rows, rows)) for _ in ranges]
+        for done in [threads().submit(_kernel, *work) for work in zip(ranges, parts, strict=True)]:
+            done.result()
+        lower = sum(parts, lower)
+    else:
+        xp = namespace(updates)
+        for i in range(1, rows):
+            lower[i, :i] = as_numpy(xp.sum(xp.astype(updates[:i] - updates[i], xp.float64) ** 2, axis=1))
+    return lower + lower.T
+
+
+def _lies(rows: int, byzantine: float) -> int:
+    """⌊byzantine·rows⌋, fewer than half."""
+    if not 0 <= byzantine < 0.5:
+        raise ValueError(f"byzantine must be in [0, 0.5), got {byzantine}")
+    return min(int(byzantine * rows + 1e-9), (rows - 1) // 2)
+
+
+def krum(updates: Array, byzantine: float, selected: float = 0.0) -> Array:
+    """The row that is nearest to its neighbours or, with `selected` > 0, the mean of the ⌈selected·rows⌉ best.
+
+    A row's score is the sum of the squared distances to its rows − f − 2 nearest others, f = ⌊byzantine·rows⌋; the
+    rows with the least scores are taken, equal ones together. Never takes one of f rows that lie far from the rest;
+    with rows < 2f + 3 the paper promises nothing.
+    Reference: Blanchard et al., Machine learning with adversaries, 2017.
+
+    >>> krum(np.array([[0.0], [1.0], [1.2], [2.0], [99.0]]), byzantine=0.2)
+    array([1.2])
+    """
+    rows = check_rows(updates)
+    if not 0 <= selected <= 1:
+        raise ValueError(f"selected must be in [0, 1], got {selected}")
+    between = squared_distances(updates)
+    np.fill_diagonal(between, -1.0)  # first in its own order, and left out
+    nearest = np.sort(between, axis=1)[:, 1 : 1 + max(1, rows - _lies(rows, byzantine) - 2)]
+    scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
+    wanted = max(1, int(np.ceil(selected * rows - 1e-9)))
+    limit = np.sort(scores)[wanted - 1]
+    return mean(updates[np.flatnonzero(scores <= limit * (1 + 1e-9))])
+
+
+def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
+    """Nearest-neighbour mixing before a rule: every row becomes the mean of its rows − f nearest, itself included.
+
+    f = ⌊byzantine·rows⌋. Brings the honest rows together, so that few remain on which a rule can be deceived.
+    Reference: Allouah et al., Fixing by mixing, 2023.
+
+    >>> mixed(np.array([[0.0], [1.0], [2.0], [90.0]]), median, byzantine=0.25)
+    array([1.])
+    """
+    rows = check_rows(updates)
+    between = squared_distances(updates)
+    np.fill_diagonal(between, -1.0)
+    kept = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
+    xp = namespace(updates)
+    return rule(xp.stack([mean(updates[neighbours]) for neighbours in kept]))
+
+
+def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Array:
+    """A rule on the means of random buckets of `size` rows: fewer rows, and more alike, at `size` times the lies.
+
+    Reference: Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
+
+    >>> bucketed(np.array([[1.0], [1.0], [3.0]]), median, 3, np.random.default_rng(0)).round(6)
+    array([1.666667])
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    rows = check_rows(updates)
+    order = rng.permutation(rows)
+    return rule(namespace(updates).stack([mean(updates[order[i : i + size]]) for i in range(0, rows, size)]))
+
+
+def centred_clipping(updates: Array, radius: float | None = None, iterations: int = 10) -> Array:
+    """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), from the coordinate-wise median; τ = `radius`.
+
+    radius: None for the median distance of the rows to the start. One row moves the result by at most
+    τ·iterations/rows. v stays a combination of start and rows, so that the iteration runs on their distances alone.
+    Reference: Karimireddy et al., Learning from history for Byzantine robust optimization, 2021.
+
+    >>> centred_clipping(np.array([[0.0], [0.0], [1.0], [1e9]]), radius=1.0, iterations=1)
+    array([0.625])
+    """
+    if radius is not None and not radius > 0:
+        raise ValueError(f"radius must be positive, got {radius}")
+    rows = check_rows(updates)
+    start = median(updates)
+    away = np.sqrt(_squared_distances_to(updates, start))
+    tau = float(np.median(away)) if radius is None else radius
+    if tau == 0 or not np.isfinite(tau):
+        return start
+    # a row that is far out of reach is pulled in along its line, where it is clipped all the same; one whose distance
+    # is beyond float64 stays out of it
+    reach = FARTHEST * max(tau, float(np.median(away)))
+    pull = np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
+    known = np.flatnonzero(pull)
+    rows_known = updates if len(known) == rows else updates[known]
+    gram = _products(rows_known, start, pull[known])
+    weights = np.zeros(len(known))
+    for _ in range(iterations):
+        squares = np.diag(gram) - 2 * gram @ weights + weights @ gram @ weights
+        clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
+        weights = weights * (1 - clip.sum() / rows) + clip / rows
+    shares = weights * pull[known]
+    return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
+
+
+def _products(updates: Array, centre: Array, pull: Floats) -> Floats:
+    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time."""
+    xp = namespace(updates)
+    gram = np.zeros((len(pull), len(pull)))
+    factors = like(pull[:, None], xp.astype(updates[:1, :1], xp.float64))
+    for block in _centred_blocks(updates, centre):
+        pulled = block * factors
+        gram += as_numpy(pulled @ xp.permute_dims(pulled, (1, 0)))
+    return gram
+
+
+def _squared_distances_to(updates: Array, point: Array) -> Floats:
+    """(rows,) float64: ‖x_i − point‖²."""
+    total = np.zeros(updates.shape[0])
+    with np.errstate(over="ignore"):
+        for block in _centred_blocks(updates, point):
+            total += as_numpy(namespace(updates).sum(block**2, axis=1))
+    return total
+
+
+def _centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
+    """The columns in blocks, less the point, in float64."""
+    xp = namespace(updates)
+    for start in range(0, updates.shape[1], BLOCK):
+        stop = start + BLOCK
+        yield xp.astype(updates[:, start:stop], xp.float64) - xp.astype(point[start:stop], xp.float64)
