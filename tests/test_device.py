@@ -99,18 +99,21 @@ def test_minimisers_and_the_oracle_are_least_squares() -> None:
         np.testing.assert_allclose(pooled[1, 0], both, rtol=1e-6, atol=1e-6)
 
 
-def test_clustering_in_a_batch_is_clustering_one_by_one() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_clustering_in_a_batch_is_clustering_one_by_one(device: str) -> None:
     rng = np.random.default_rng(0)
     truth = np.repeat([0, 1, 2], 20)
     points = np.stack([rng.standard_normal((60, 4)) + 3 * rng.standard_normal((3, 4))[truth] for _ in range(3)])
     points[:, 0] = 1e6  # an outlier
     first = np.where(rng.random((3, 60)) < 0.3, rng.integers(3, size=(3, 60)), truth)
     first[:, 5] = -1
-    centres, labels = batched_kmeans(torch.from_numpy(points), torch.from_numpy(first), 3, trim=0.1, iterations=50)
+    centres, labels = batched_kmeans(
+        torch.from_numpy(points).to(device), torch.from_numpy(first).to(device), 3, trim=0.1, iterations=50
+    )
     for trial in range(3):
         expected = trimmed_kmeans(points[trial], 3, trim=0.1, iterations=50, starts=1, rng=rng, first=first[trial])
-        assert np.array_equal(labels[trial], expected[1])
-        np.testing.assert_allclose(centres[trial], expected[0], rtol=1e-4, atol=1e-4)
+        assert np.array_equal(labels[trial].cpu(), expected[1])
+        np.testing.assert_allclose(centres[trial].cpu(), expected[0], rtol=1e-4, atol=1e-4)
 
 
 @needs_gpu

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import Tensor
 
 from coterie.aggregators import median
-from coterie.batch.descent import Batch, Lane, aggregate, repeated
+from coterie.batch import kernels
+from coterie.batch.descent import Batch, Lane, aggregate
 
 WEISZFELD_STEPS = 100
 WEISZFELD_TOLERANCE = 1e-4
-CHECK_EVERY = 5
-"""Steps between two looks at whether all have converged: a look waits for the device."""
 
 
 def minimisers(batch: Batch, ridge: float, float32: bool = False) -> Tensor:
@@ -52,10 +49,11 @@ def trimmed_kmeans(
     points = points.clamp(-1e100, 1e100)
     centres = points.new_zeros((len(points), clusters, points.shape[2]))
     distances = Distances(points)
-    medians = GeometricMedians(distances, clusters)
+    medians = centres
     for _ in range(iterations):
         members = labels[:, None, :] == torch.arange(clusters, device=points.device)[None, :, None]  # (T, k, m)
-        away = torch.where(members, distances(medians(members, labels)), torch.inf)
+        medians = geometric_medians(distances, members, labels, medians)
+        away = torch.where(members, distances(medians), torch.inf)
         found = _trimmed_centres(points, members, away, trim)
         centres = torch.where(members.any(dim=2, keepdim=True), found, centres)
         previous, labels = labels, distances(centres).argmin(dim=1)
@@ -92,44 +90,29 @@ def _trimmed_centres(points: Tensor, members: Tensor, distances: Tensor, trim: f
     return _weighted_mean(points, kept.to(points.dtype))
 
 
-class GeometricMedians:
-    """`coterie.aggregators.geometric_median` per cluster, for memberships (T, k, m) that change from call to call.
+def geometric_medians(distances: Distances, members: Tensor, labels: Tensor, before: Tensor) -> Tensor:
+    """`coterie.aggregators.geometric_median` per cluster, (T, k, d).
 
-    The state is changed in place, so that Weiszfeld's step can be replayed as a CUDA graph.
+    members: (T, k, m), of the labels (T, m). before: the medians of the last call, of which few members have changed;
+    where it is zero, or lies farther out, the coordinate-wise median is where the iteration begins.
     """
-
-    def __init__(self, distances: Distances, clusters: int) -> None:
-        self.distances, points = distances, distances.points
-        trials, m, d = points.shape
-        self.members = points.new_zeros((trials, clusters, m))
-        self.found = points.new_zeros((trials, clusters, d))
-        self.floor = points.new_zeros((trials, clusters, 1))
-        self.shift = points.new_zeros((trials, clusters, 1))
-        self.begun = False
-        self.steps = repeated(self._step, sys.maxsize, points.device)
-
-    def __call__(self, members: Tensor, labels: Tensor) -> Tensor:
-        """(T, k, m) and the labels (T, m) they come from -> (T, k, d)."""
-        start, _ = aggregate(
-            self.distances.points.float()[:, None], labels.int()[:, None], members.shape[1], [Lane(median)]
-        )
-        self.members.copy_(members)
-        self.found.copy_(start[:, 0])
-        counts = members.sum(dim=2, keepdim=True)
-        ranked = torch.where(members, self.distances(self.found), torch.inf).sort(dim=2).values
-        middle = ranked.gather(2, ((counts - 1) // 2).clamp(min=0))
-        self.floor.copy_(WEISZFELD_TOLERANCE * torch.where(counts > 0, middle, 0.0))
-        for step in range(1, WEISZFELD_STEPS + 1):
-            next(self.steps)
-            if step % CHECK_EVERY == 0 and bool((self.shift <= self.floor).all()):
-                break
-        return self.found
-
-    def _step(self) -> None:
-        distances = self.distances(self.found).maximum(self.floor).clamp(min=1e-300)
-        moved = _weighted_mean(self.distances.points, self.members / distances)
-        self.shift.copy_((moved - self.found).norm(dim=2, keepdim=True))
-        self.found.copy_(moved)
+    points, clusters = distances.points.float(), members.shape[1]
+    counts = members.sum(dim=2, keepdim=True)
+    middle = aggregate(points[:, None], labels.int()[:, None], clusters, [Lane(median)])[0][:, 0].double()
+    costs = [torch.where(members, distances(start), 0.0).sum(dim=2, keepdim=True) for start in (before, middle)]
+    found = torch.where(costs[0] < costs[1], before, middle).contiguous()
+    ranked = torch.where(members, distances(found), torch.inf).sort(dim=2).values
+    floor = WEISZFELD_TOLERANCE * ranked.gather(2, ((counts - 1) // 2).clamp(min=0)).nan_to_num(posinf=0.0)
+    if kernels.serves_medians(points):
+        kernels.geometric_medians(points, labels.int().contiguous(), found, floor, WEISZFELD_STEPS)
+        return found
+    for _ in range(WEISZFELD_STEPS):
+        moved = _weighted_mean(distances.points, members / distances(found).maximum(floor).clamp(min=1e-300))
+        shift = (moved - found).norm(dim=2, keepdim=True)
+        found = moved
+        if bool((shift <= floor).all()):
+            break
+    return found
 
 
 def _weighted_mean(points: Tensor, weights: Tensor) -> Tensor:
