@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH_PIP := $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-slow bench lint clean
 
 help:
 	@echo "make demo       compare all methods on the paper's default problem: a table and a picture in out/demo"
 	@echo "make test       lint, types and all tests but the slow ones"
 	@echo "make test-slow  the statistical evidence (minutes)"
+	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
 	@echo "make clean      remove .venv and caches"
 
 # A stamp per set of dependencies: after the first install nothing is looked up again, so both work offline.
@@ -39,5 +41,15 @@ test: lint
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
 
+# The peers pin what we do not: an environment of their own.
+$(VENV)-bench/stamp: pyproject.toml constraints.txt benchmarks/requirements.txt
+	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
+	$(BENCH_PIP) --editable '.[torch]' --requirement benchmarks/requirements.txt
+	$(BENCH_PIP) --no-deps byzfl==0.0.11 byzpy==0.1.4
+	touch $@
+
+bench: $(VENV)-bench/stamp
+	$(VENV)-bench/bin/python -m benchmarks cpu
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis out
+	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis out

@@ -72,8 +72,10 @@ def test_arbitrary_rows_are_harmless(name: str, data: st.DataObject, size: float
 def test_one_two_and_equal_rows(name: str) -> None:
     row = np.array([[3.0, -4.0]], np.float32)
     assert np.array_equal(RULES[name](row), row[0])
-    assert np.array_equal(RULES[name](np.tile(row, (6, 1))), row[0])
+    np.testing.assert_allclose(RULES[name](np.tile(row, (6, 1))), row[0], rtol=1e-6)
     np.testing.assert_allclose(RULES[name](np.array([[0.0], [2.0]])), [1.0])  # neither is better than the other
+    whole = RULES[name](np.array([[0, 9], [1, 9], [2, 9], [3, 9], [4, 9]]))
+    np.testing.assert_allclose(whole, [2.0, 9.0], atol=1.0)
     with pytest.raises(ValueError, match="two axes"):
         RULES[name](np.zeros(3))
 

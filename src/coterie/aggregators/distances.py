@@ -70,6 +70,12 @@ def squared_distances(updates: Array) -> Floats:
     return lower + lower.T
 
 
+def _real(updates: Array) -> Array:
+    """The rows as they are, whole numbers as float64."""
+    xp = namespace(updates)
+    return updates if xp.isdtype(updates.dtype, "real floating") else xp.astype(updates, xp.float64)
+
+
 def _lies(rows: int, byzantine: float) -> int:
     """⌊byzantine·rows⌋, fewer than half."""
     if not 0 <= byzantine < 0.5:
@@ -109,12 +115,13 @@ def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
     >>> mixed(np.array([[0.0], [1.0], [2.0], [90.0]]), median, byzantine=0.25)
     array([1.])
     """
-    rows = check_rows(updates)
+    rows, updates = check_rows(updates), _real(updates)
     between = squared_distances(updates)
     np.fill_diagonal(between, -1.0)
-    kept = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
-    xp = namespace(updates)
-    return rule(xp.stack([mean(updates[neighbours]) for neighbours in kept]))
+    neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
+    shares = np.zeros((rows, rows))
+    np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
+    return rule(like(shares, updates) @ updates)
 
 
 def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Array:
@@ -144,7 +151,7 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     """
     if radius is not None and not radius > 0:
         raise ValueError(f"radius must be positive, got {radius}")
-    rows = check_rows(updates)
+    rows, updates = check_rows(updates), _real(updates)
     start = median(updates)
     away = np.sqrt(_squared_distances_to(updates, start))
     tau = float(np.median(away)) if radius is None else radius
