@@ -112,15 +112,22 @@ def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
     Values that are not positive are ignored; a cluster that reports nothing takes those of all.
     """
     usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
-    known = np.sqrt(np.where(usable[:, None], curvatures, 0.0))
-    steps = np.zeros(clusters)
-    for cluster in range(clusters):
-        members = usable & (labels == cluster)
-        chosen = members if members.any() else usable
-        if not chosen.any():
-            continue
-        steepest, excess = np.median(known[chosen], axis=0)
-        pooled = max(1.0, 2 * int((labels == cluster).sum()) / np.pi)
-        root = steepest - excess * (1 - 1 / np.sqrt(pooled))
-        steps[cluster] = 1.0 / (STEEPER * max(root, 1e-3 * steepest) ** 2)
-    return steps
+    if not usable.any():
+        return np.zeros(clusters)
+    roots = np.sqrt(curvatures[usable])
+    medians = [_medians(roots[:, column], labels[usable], clusters) for column in range(2)]
+    steepest, excess = (
+        np.where(np.isnan(found), np.median(roots[:, column]), found) for column, found in enumerate(medians)
+    )
+    pooled = np.maximum(1.0, 2 * np.bincount(labels, minlength=clusters) / np.pi)
+    root = steepest - excess * (1 - 1 / np.sqrt(pooled))
+    return np.array([1.0 / (STEEPER * max(own, 1e-3 * most) ** 2) for own, most in zip(root, steepest, strict=True)])
+
+
+def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:
+    """(clusters,): the median of the values under each label; NaN where there are none."""
+    counts = np.bincount(labels, minlength=clusters)
+    ranked = np.append(values[np.lexsort((values, labels))], np.nan)
+    first = np.cumsum(counts) - counts
+    middle = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
+    return np.where(counts > 0, middle, np.nan)

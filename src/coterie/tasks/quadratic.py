@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -67,6 +68,11 @@ class Quadratic:
     def curvatures(self) -> Floats:
         if self.grams is None:  # the Hessian is 2·I, known without any sampling error
             return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
+        return self._curvatures
+
+    @cached_property
+    def _curvatures(self) -> Floats:
+        """Kept: all methods of a trial ask the same clients."""
         return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
 
 
