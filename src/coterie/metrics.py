@@ -24,7 +24,11 @@ def distances(centres: Array, truth: Array) -> Floats:
 
 def nearest_distance(centres: Array, truth: Array) -> float:
     """The paper's `dist`: each estimate to its nearest truth, averaged. Two estimates on one truth cost nothing."""
-    return float(distances(centres, truth).min(axis=1).mean())
+    return _nearest(distances(centres, truth))
+
+
+def _nearest(between: Floats) -> float:
+    return float(between.min(axis=1).mean())
 
 
 def matched_distance(centres: Array, truth: Array) -> float:
@@ -33,9 +37,12 @@ def matched_distance(centres: Array, truth: Array) -> float:
     >>> matched_distance(np.array([[0.0], [0.1]]), np.array([[0.0], [1.0]]))
     0.45
     """
-    cost = distances(centres, truth)
-    finite = np.where(np.isfinite(cost), cost, 1e300)  # the solver refuses infinities
-    return float(cost[linear_sum_assignment(finite)].mean())
+    return _matched(distances(centres, truth))
+
+
+def _matched(between: Floats) -> float:
+    finite = np.where(np.isfinite(between), between, 1e300)  # the solver refuses infinities
+    return float(between[linear_sum_assignment(finite)].mean())
 
 
 def contingency(labels: Ints, truth: Ints) -> Ints:
@@ -86,9 +93,10 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
     if centres.shape[0] == 1:
         centres = as_numpy(centres).repeat(k, axis=0)
     clustered = len(honest) > 0
+    between = distances(centres, truth.centres)
     return {
-        "dist": nearest_distance(centres, truth.centres),
-        "matched_dist": matched_distance(centres, truth.centres),
+        "dist": _nearest(between),
+        "matched_dist": _matched(between),
         "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
         "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
     }

@@ -76,21 +76,22 @@ def draw(config: Config, trials: Sequence[int], device: str) -> Draws:
     m, n, d = problem.clients, problem.samples, problem.dim
     features = torch.empty((len(trials), m, n, d), device=device)
     targets = torch.empty((len(trials), m, n), device=device)
-    scales = torch.empty((len(trials), m), device=device)
-    truths, starts = [], []
+    shares = None if problem.shares == "equal" else problem.shares
+    truths, starts, parameters = [], [], []
     for place, trial in enumerate(trials):
         rng = stream(seed, trial, "data")
-        shares = None if problem.shares == "equal" else problem.shares
         layout = draw_layout(rng, m, problem.clusters, n, d, problem.byzantine, shares)
         generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
         features[place].normal_(generator=generator)
-        noise = targets[place].normal_(generator=generator).mul_(math.sqrt(problem.noise_variance))
-        own = torch.from_numpy(layout.own).to(device, torch.float32)
-        noise += (features[place] @ own[:, :, None])[..., 0]
+        targets[place].normal_(generator=generator)
         truth = Truth(layout.centres.astype(np.float32), layout.labels)
-        scales[place] = torch.from_numpy(np.where(truth.byzantine, config.attack.scale, 1.0))
         truths.append(truth)
         starts.append(tables.start(config, d, truth, stream(seed, trial, "start")))
+        parameters.append(layout.own.astype(np.float32))
+    own = torch.from_numpy(np.stack(parameters)).to(device)
+    targets.mul_(math.sqrt(problem.noise_variance)).add_((features @ own[..., None])[..., 0])
+    scales = torch.from_numpy(np.where(truths[0].byzantine, config.attack.scale, 1.0).astype(np.float32)).to(device)
+    scales = scales.repeat(len(trials), 1)
     generators = [stream(seed, trial, "server") for trial in trials]
     return Draws(Batch(features, targets, scales), truths, torch.from_numpy(np.stack(starts)).to(device), generators)
 
