@@ -18,7 +18,7 @@ from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
 from coterie.aggregators import cuda
-from coterie.arrays import Array, as_numpy, available_cores, compiled, like, namespace
+from coterie.arrays import Array, Ints, as_numpy, available_cores, compiled, like, namespace
 
 LANES = 256
 NETWORK_ROWS = 2048
@@ -92,12 +92,12 @@ def _reduce(block: NDArray[Any], low: int, high: int, total: NDArray[np.float64]
 
 
 @compiled
-def _load(source: NDArray[Any], block: NDArray[Any], poison: NDArray[Any]) -> bool:
-    """Copy the columns `source` into the block; poison is NaN in the lanes that hold one. True if there is any."""
-    count, width = source.shape
+def _load(source: NDArray[Any], members: Ints, block: NDArray[Any], poison: NDArray[Any]) -> bool:
+    """Copy the columns `source` of some rows into the block; poison is NaN in lanes that hold one. True: some do."""
+    count, width = len(members), source.shape[1]
     poison[:] = 0
     for i in range(count):
-        row = source[i]
+        row = source[members[i]]
         target = block[i]
         for lane in range(width):
             value = row[lane]
@@ -126,18 +126,20 @@ def _sort(block: NDArray[Any], width: int) -> None:
 
 
 @compiled
-def _columns(rows: NDArray[Any], pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]) -> None:
-    """out[c] = mean of the order statistics [low, high) of rows[:, c], block of columns by block of columns.
+def _columns(
+    rows: NDArray[Any], members: Ints, pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]
+) -> None:
+    """out[c] = mean of the order statistics [low, high) of rows[members, c], block of columns by block of columns.
 
     The loops over lanes that matter are such as the compiler turns into SIMD: no branch, no bool, no sum across lanes.
     """
-    count, columns = rows.shape
-    block = np.zeros((count, LANES), dtype=rows.dtype)
+    columns = rows.shape[1]
+    block = np.zeros((len(members), LANES), dtype=rows.dtype)
     poison = np.zeros(LANES, dtype=rows.dtype)
     total = np.zeros(LANES, dtype=np.float64)
     for start in range(0, columns, LANES):
         stop = min(start + LANES, columns)
-        suspect = _load(rows[:, start:stop], block, poison)
+        suspect = _load(rows[:, start:stop], members, block, poison)
         for c in range(pairs.shape[0]):
             a = block[pairs[c, 0]]
             b = block[pairs[c, 1]]
@@ -177,20 +179,25 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")
 
 
-def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
-    count, columns = rows.shape
-    out = np.empty(columns, dtype=rows.dtype)
+def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out: NDArray[Any]) -> None:
+    """out (d,) = `mean_between_ranks` of the given rows of a float32 or float64 array; nothing is checked."""
+    count, columns = len(members), rows.shape[1]
     pairs = network(count, low, high)
     sort = count > NETWORK_ROWS and high - low < count
-    parts = min(available_cores(), 1 + rows.size // THREAD_ELEMENTS)
-    step = -(-columns // parts // LANES) * LANES if parts > 1 else max(columns, 1)
+    parts = min(available_cores(), 1 + count * columns // THREAD_ELEMENTS)
+    if parts == 1:
+        _columns(rows, members, pairs, sort, low, high, out)
+        return
+    step = -(-columns // parts // LANES) * LANES
     slices = [slice(start, min(start + step, columns)) for start in range(0, columns, step)]
-    if len(slices) == 1:
-        _columns(rows, pairs, sort, low, high, out)
-    else:
-        work = [threads().submit(_columns, rows[:, s], pairs, sort, low, high, out[s]) for s in slices]
-        for part in work:
-            part.result()
+    work = [threads().submit(_columns, rows[:, s], members, pairs, sort, low, high, out[s]) for s in slices]
+    for part in work:
+        part.result()
+
+
+def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
+    out = np.empty(rows.shape[1], dtype=rows.dtype)
+    mean_of_members(rows, np.arange(len(rows)), low, high, out)
     return out
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import is_numpy_array
 
-from coterie.aggregators.order_statistics import mean_between_ranks
+from coterie.aggregators.order_statistics import mean_between_ranks, mean_of_members
 from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
 
 Aggregator = Callable[[Array], Array]
@@ -108,6 +111,37 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
     return like(point, updates)
 
 
+class RankRule(NamedTuple):
+    """A rule that is the mean of the order statistics between two ranks.
+
+    trim: β, or None for the median. over: the number of clients to divide the sum by; 0: the rows themselves.
+    """
+
+    trim: float | None
+    over: int = 0
+
+    def of(self, rows: int) -> tuple[int, int]:
+        """The ranks [low, high) among `rows` rows."""
+        if self.trim is None:
+            return (rows - 1) // 2, rows // 2 + 1
+        cut = trim_count(rows, self.trim)
+        return cut, rows - cut
+
+
+def rank_rule(rule: Aggregator) -> RankRule | None:
+    """What a rule is in terms of ranks; None if it is not of that kind."""
+    if rule is mean:
+        return RankRule(0.0)
+    if rule is median:
+        return RankRule(None)
+    if isinstance(rule, partial) and not rule.args:
+        if rule.func is trimmed_mean:
+            return RankRule(rule.keywords["trim"])
+        if rule.func is mean_over:
+            return RankRule(0.0, rule.keywords["clients"])
+    return None
+
+
 def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: int) -> tuple[Array, Ints]:
     """One aggregate per cluster: (rows, d) and labels (rows,) in [0, clusters) -> (clusters, d) and counts (clusters,).
 
@@ -123,6 +157,15 @@ def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: i
     xp = namespace(updates)
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(counts)
+    ranks = rank_rule(aggregate)
+    if ranks is not None and is_numpy_array(updates) and updates.dtype in (np.float32, np.float64):
+        table = np.zeros((clusters, updates.shape[1]), dtype=updates.dtype)
+        for cluster, (count, end) in enumerate(zip(counts.tolist(), ends.tolist(), strict=True)):
+            if count:
+                mean_of_members(updates, order[end - count : end], *ranks.of(count), table[cluster])
+        if ranks.over:
+            table *= (counts / ranks.over).astype(table.dtype)[:, None]
+        return table, counts
     nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
     found = [
         aggregate(updates[order[end - count : end]]) if count else nothing

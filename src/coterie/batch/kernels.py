@@ -9,16 +9,17 @@ column.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
+from coterie.aggregators import Aggregator
 from coterie.aggregators.cuda import available, on_stream_of
 from coterie.aggregators.order_statistics import sorting_network
+from coterie.aggregators.rules import RankRule, rank_rule
 
 MOST_SHARED = 96 * 1024
 """Bytes of shared memory that a client's losses and residuals may take."""
@@ -167,32 +168,16 @@ def respond(
 
 # --- the server ---------------------------------------------------------------------------------------
 
-MEAN, MEDIAN, TRIMMED = range(3)
-
-
-def ranks_of(rule: Aggregator) -> tuple[int, float, int] | None:
-    """(kind, trim, clients to divide by; 0: the cluster's own) of a rule that the kernel knows."""
-    if rule is mean:
-        return MEAN, 0.0, 0
-    if rule is median:
-        return MEDIAN, 0.0, 0
-    if isinstance(rule, partial) and not rule.args:
-        if rule.func is trimmed_mean:
-            return TRIMMED, float(rule.keywords["trim"]), 0
-        if rule.func is mean_over:
-            return MEAN, 0.0, int(rule.keywords["clients"])
-    return None
-
 
 def serves_aggregation(updates: Tensor, rules: Sequence[Aggregator]) -> bool:
     """Can the kernel take these updates and rules?"""
-    known = all(ranks_of(rule) is not None for rule in rules)
+    known = all(rank_rule(rule) is not None for rule in rules)
     small = updates.shape[2] <= MOST_CLIENTS
     return bool(updates.is_cuda and updates.dtype == torch.float32 and small and known and available())
 
 
 AGGREGATION = """
-struct Rule { int kind; int over; double trim; };
+struct Rule { double trim; double over; };  // the median: a negative trim
 
 __device__ __forceinline__ unsigned ordered(float v) {
   const unsigned u = __float_as_uint(v);
@@ -265,9 +250,8 @@ aggregate(const float* __restrict__ updates, const int* __restrict__ labels, con
   const float* x = updates + (long long)group * m * d + c;
   float result = 0.0f;
   auto row = [&](int i) { return (long long)members[i] * d; };
-  int low = 0, high = count;
-  if (rule.kind == MEDIAN) { low = (count - 1) / 2; high = count / 2 + 1; }
-  if (rule.kind == TRIMMED) {
+  int low = (count - 1) / 2, high = count / 2 + 1;
+  if (rule.trim >= 0) {
     low = min((int)floor(rule.trim * count + 1e-9), (count - 1) / 2);
     high = count - low;
   }
@@ -282,7 +266,7 @@ SORTED
   else {
     result = bisected(x, row, count, low, high);
   }
-  if (rule.over) result *= (float)count / rule.over;
+  if (rule.over > 0) result *= count / rule.over;
   out[(long long)blockIdx.y * d + c] = result;
 }
 
@@ -336,7 +320,7 @@ def _sorted_source(rows: int) -> str:
 def _module(threads: int) -> Any:
     import cupy
 
-    defined = {"THREADS": threads, "MOST_CLIENTS": MOST_CLIENTS, "MEAN": MEAN, "MEDIAN": MEDIAN, "TRIMMED": TRIMMED}
+    defined = {"THREADS": threads, "MOST_CLIENTS": MOST_CLIENTS}
     head = "".join(f"#define {name} {number}\n" for name, number in defined.items())
     branches = "\n".join(_sorted_source(rows) for rows in SORTED_ROWS)
     return cupy.RawModule(code=head + AGGREGATION.replace("SORTED", branches), options=("--std=c++14",))
@@ -347,17 +331,16 @@ def _threads(columns: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _rules(ranks: tuple[tuple[int, float, int], ...], device: torch.device) -> Tensor:
-    """The rules as the kernel reads them: two 32-bit numbers and a double each."""
-    numbers = torch.tensor([[kind, over] for kind, _, over in ranks], dtype=torch.int32).view(torch.float64)
-    trims = torch.tensor([[trim] for _, trim, _ in ranks], dtype=torch.float64)
-    return torch.cat([numbers, trims], dim=1).to(device)
+def _rules(ranks: tuple[RankRule, ...], device: torch.device) -> Tensor:
+    """The rules as the kernel reads them."""
+    rows = [[-1.0 if rule.trim is None else rule.trim, rule.over] for rule in ranks]
+    return torch.tensor(rows, dtype=torch.float64, device=device)
 
 
 def aggregate(updates: Tensor, labels: Tensor, clusters: int, rules: Sequence[Aggregator]) -> tuple[Tensor, Tensor]:
     """See `descent.aggregate`."""
     trials, lanes, m, d = updates.shape
-    ranks = tuple(found for rule in rules if (found := ranks_of(rule)) is not None)
+    ranks = tuple(found for rule in rules if (found := rank_rule(rule)) is not None)
     out = torch.empty((trials, lanes, clusters, d), dtype=updates.dtype, device=updates.device)
     sizes = torch.empty((trials, lanes, clusters), dtype=torch.int32, device=updates.device)
     threads = _threads(d)

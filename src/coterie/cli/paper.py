@@ -86,7 +86,7 @@ def reproduce(
     from coterie.plot import slopes as draw_slopes
 
     if what == "claims":
-        _claims(out, trials or (5 if quick else 20), workers, engine, ray_address)
+        _claims(out, trials or (5 if quick else 20), workers, engine, ray_address, device or "cpu")
         return
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
@@ -109,7 +109,9 @@ def reproduce(
     print(place / "report.md")
 
 
-def _claims(out: Path | None, trials: int, workers: int | None, engine: str, ray_address: str | None) -> None:
+def _claims(
+    out: Path | None, trials: int, workers: int | None, engine: str, ray_address: str | None, device: str
+) -> None:
     from coterie.experiments.claims import Results, claims_report, questions
     from coterie.experiments.database import Database
     from coterie.experiments.store import write_atomically
@@ -118,7 +120,7 @@ def _claims(out: Path | None, trials: int, workers: int | None, engine: str, ray
         raise ValueError("claims: needs --out, the folder that holds as-published/ and fair/")
     known = [Database(out / preset).rows() for preset in ("as-published", "fair")]
     found = []
-    for name, grid in questions(trials).items():
+    for name, grid in questions(trials, device).items():
         found.append(work(grid, out / name, workers, engine, ray_address).rows(grid.keys))
     write_atomically(out / "claims.md", claims_report(Results(*known, *found)).encode())
     print(out / "claims.md")

@@ -80,7 +80,7 @@ def results_folder(out: Path | None, resume: bool) -> Path:
 def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None) -> Database:
     """Do what is left of a grid, show how it goes, print the table, and leave OUT/summary.csv."""
     from coterie.experiments import check
-    from coterie.experiments.database import Database
+    from coterie.experiments.database import FILE, Database
     from coterie.experiments.plan import trim_warning
     from coterie.experiments.results import aggregate, as_csv, without_clock
     from coterie.experiments.run import local_engine, ray_engine, worker_count
@@ -94,7 +94,8 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
     warned = {trim_warning(config) for config in grid.configs} - {None}
     if warned:
         print(sorted(map(str, warned))[-1], file=sys.stderr)
-    if grid.configs[0].run.device != "cpu":
+    finished = (place / FILE).is_file() and not jobs_left(grid, Database(place))
+    if grid.configs[0].run.device != "cpu" and not finished:  # what is finished needs no device to be looked at
         chosen = device_engine_for(grid, engine)
     else:
         chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))

@@ -29,26 +29,26 @@ class Results(NamedTuple):
     warm: Sequence[Row]
 
 
-def questions(trials: int) -> dict[str, Grid]:
-    """What the two presets leave open, one change at a time.
+def questions(trials: int, device: str = "cpu") -> dict[str, Grid]:
+    """What the two presets leave open, one change at a time; `ridge` is always the CPU's.
 
     divisor: as published, but the IFCA baseline divides by the cluster's own size. ridge: Three-Stage at d = n = 100
     with a ridge in its local minimisers, else fair. warm: fair, but from a start near the truth.
     """
 
-    def changed(preset: Preset, dims: list[int], methods: list[str], **algorithm: Any) -> Grid:
-        raw = dict(figure1(preset, trials).raw)
+    def changed(preset: Preset, dims: list[int], methods: list[str], device: str, **algorithm: Any) -> Grid:
+        raw = dict(figure1(preset, trials, device=device).raw)
         raw["problem"] = {**raw["problem"], "dim": dims}
         raw["algorithm"] = {**raw["algorithm"], **algorithm}
-        raw["run"] = {"methods": methods, "trials": trials}
+        raw["run"] = {**raw["run"], "methods": methods}
         return parse_grid(raw)
 
     dims = figure1("fair", 1).raw["problem"]["dim"]
     descents = ["brifca-median", "brifca-trimmed", "ifca", "oracle"]
     return {
-        "divisor": changed("as-published", dims, ["ifca"], ifca_divisor="cluster"),
-        "ridge": changed("fair", [100], ["three-stage"], ridge=list(RIDGES)),
-        "warm": changed("fair", list(WARM_DIMENSIONS), descents, init="warm"),
+        "divisor": changed("as-published", dims, ["ifca"], device, ifca_divisor="cluster"),
+        "ridge": changed("fair", [100], ["three-stage"], "cpu", ridge=list(RIDGES)),
+        "warm": changed("fair", list(WARM_DIMENSIONS), descents, device, init="warm"),
     }
 
 
