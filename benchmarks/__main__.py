@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-BENCHMARKS = ("cpu", "gpu", "grid")
+BENCHMARKS = ("cpu", "simulation", "gpu", "grid")
 
 
 def main() -> None:

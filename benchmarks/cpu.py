@@ -26,6 +26,12 @@ SLOW_SECONDS = 2.0
 Row = dict[str, Any]
 
 
+def processor() -> str:
+    """The name of the CPU."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "?")
+
+
 def measured(sides: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float, float]]:
     """Per side: best and median milliseconds of REPEATS interleaved calls, and megabytes at its peak."""
     memory = {name: _peak_megabytes(side) for name, side in sides.items()}  # and everything is compiled
@@ -100,9 +106,5 @@ def run() -> tuple[str, list[Row]]:
         others = peers.by_distance(x, lies)
         for rule, side in ours.items():
             rows += _rows(rule, x, "ours", {"ours": side} | others.get(rule, {}))
-    processor = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "?",
-    )
     threads = f"{available_cores()} cores; ours and torch use all ({torch.get_num_threads()} torch threads)"
-    return f"{processor}, {threads}, float32, best and median of {REPEATS}, interleaved", rows
+    return f"{processor()}, {threads}, float32, best and median of {REPEATS}, interleaved", rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Annotated, Literal
@@ -122,5 +123,7 @@ def _claims(
     found = []
     for name, grid in questions(trials, device).items():
         found.append(work(grid, out / name, workers, engine, ray_address).rows(grid.keys))
-    write_atomically(out / "claims.md", claims_report(Results(*known, *found)).encode())
+    more = out / "many" / "summary.csv"
+    many = list(csv.DictReader(more.read_text(encoding="utf-8").splitlines())) if more.is_file() else []
+    write_atomically(out / "claims.md", claims_report(Results(*known, *found)._replace(many=many)).encode())
     print(out / "claims.md")

@@ -1,0 +1,84 @@
+"""A round of the simulation on one thread: against the time of summing X once, against the authors' code, and its growth."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.cpu import processor
+from coterie.aggregators import Aggregator, mean, median
+from coterie.aggregators.rules import trimmed_mean
+from coterie.algorithms import ClusteredDescent
+from coterie.attacks import Attack, paper
+from coterie.data import mixed_regression
+from coterie.experiments.reproduce import DIMENSIONS, SETTINGS
+from coterie.initialise import bernoulli
+from coterie.server import Server
+from coterie.simulate import SimulatedNetwork
+from coterie.tasks import linear_regression
+
+ROUNDS = 15
+RULES: dict[str, Aggregator] = {
+    "brifca_median": median,
+    "brifca_trimmed": lambda rows: trimmed_mean(rows, 0.05),
+    "ifca": mean,
+}
+BASE = {"clients": 200, "samples": 200, "dim": 200, "clusters": 8}
+SPANS = {"clients": (100, 200, 400, 800), "samples": (100, 200, 400, 800), "dim": (200, 400, 800),
+         "clusters": (4, 8, 16, 32)}  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def round_seconds(rule: Aggregator, **shape: int) -> tuple[float, float]:
+    """The median time of a round of Algorithm 1 as published, and of one sum over X, interleaved."""
+    rng = np.random.default_rng(0)
+    drawn = mixed_regression(rng, byzantine=0.05, **shape)  # type: ignore[arg-type]
+    assert drawn.truth is not None
+    task = linear_regression(drawn.clients)
+    network = SimulatedNetwork(task, drawn.truth.byzantine, Attack(paper), rng)
+    algorithm = ClusteredDescent(Server(rule, audit=False), rounds=ROUNDS, size=0.01)
+    state = algorithm.init(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
+    state, _ = algorithm.step(state, network, rng)  # compiled
+    rounds, sums = [], []
+    for _ in range(ROUNDS):
+        state, seconds = _timed(lambda state=state: algorithm.step(state, network, rng)[0])
+        rounds.append(seconds)
+        sums.append(_timed(drawn.clients.features.sum)[1])
+    return statistics.median(rounds), statistics.median(sums)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    found = work()
+    return found, time.perf_counter() - began
+
+
+def run() -> tuple[str, list[Row]]:
+    """Every cell of the paper's grid, then the exponents in m, n, d and k."""
+    timing = (files("coterie.experiments") / "published" / "timing.csv").read_text(encoding="utf-8").splitlines()
+    authors = {(int(r["k"]), int(r["d"]), r["method"]): float(r["seconds_per_round"]) for r in csv.DictReader(timing)}
+    rows: list[Row] = []
+    with threadpool_limits(limits=1):
+        for k, m in SETTINGS:
+            for d in DIMENSIONS:
+                line: Row = {"what": f"k={k} m={m} d={d}"}
+                for name, rule in RULES.items():
+                    ours, once = round_seconds(rule, clients=m, samples=100, dim=d, clusters=k)
+                    line |= {f"{name} ms": 1e3 * ours, f"{name} x authors": authors[k, d, name] / ours}
+                line |= {"sum of X ms": 1e3 * once, "round / sum": ours / once}
+                rows.append(line)
+        for name, values in SPANS.items():
+            seconds = [round_seconds(median, **{**BASE, name: value})[0] for value in values]
+            slope = np.polyfit(np.log(values), np.log(seconds), 1)[0]
+            rows.append({"what": f"exponent in {name} {values}", "brifca_median ms": float(slope)})
+    names = list(rows[0])
+    rows = [{name: row.get(name, "") for name in names} for row in rows]
+    return f"{processor()}, one thread, float32, median of {ROUNDS} rounds", rows
