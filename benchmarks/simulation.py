@@ -1,4 +1,4 @@
-"""A round of the simulation on one thread: against the time of summing X once, against the authors' code, and its growth."""
+"""A round of the simulation on one thread: against one sum over X, against the authors' code, and how it grows."""
 
 from __future__ import annotations
 
