@@ -18,7 +18,8 @@ import pytest
 from pyarrow import parquet
 
 from coterie.experiments import database as database_module
-from coterie.experiments.database import Database
+from coterie.experiments.config import parse_config
+from coterie.experiments.database import Database, key
 from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
 from coterie.experiments.run import local_engine, ray_engine
 from coterie.experiments.sweep import Grid, grid_toml, jobs_left, keep_grid, parse_grid, read_grid, sweep
@@ -179,6 +180,35 @@ def test_results_of_other_files_and_other_numerics_are_other_results(
     monkeypatch.setattr(database_module, "NUMERICS", database_module.NUMERICS + 1)
     assert database.rows() == []
     assert len(jobs_left(grid(), database)) == 12
+
+
+def test_a_result_is_named_by_what_was_chosen_and_survives_a_key_that_a_later_version_adds(tmp_path: Path) -> None:
+    names = {key(config, "ifca", 0) for config in KINDS}
+    assert len(names) == len(KINDS)
+    database = Database(tmp_path, create=True)
+    sweep(jobs_left(grid(), database)[:1], database, local_engine(1))
+    (text,) = database.connection.execute("SELECT content FROM configurations").fetchone()
+    older = json.loads(text)
+    del older["algorithm"]["ridge"]  # as if written before there was a ridge
+    database.connection.execute("UPDATE configurations SET content = ?", [json.dumps(older)])
+    assert {row["algorithm.ridge"] for row in database.rows()} == {0.0}
+    assert len(jobs_left(grid(), database)) == 11
+
+
+KINDS = [
+    parse_config(raw)
+    for raw in (
+        {},
+        {"problem": {"kind": "gaussian-means"}},
+        {"problem": {"kind": "poisson-means"}},
+        {"problem": {"dim": 7}},
+        {"algorithm": {"trim": 0.1}},
+        {"attack": {"scale": 2.0}},
+        {"three_stage": {"starts": 3}},
+        {"run": {"device": "cuda"}},
+        {"run": {"seed": 1}},
+    )
+]
 
 
 # --- from rows to tables -----------------------------------------------------------------------------------

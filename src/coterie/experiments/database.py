@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.experiments.config import Config, named_files
+from coterie.experiments.config import Config, named_files, parse_config
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 
 NUMERICS = 2
-"""The version of the numerics: raised when a change moves results, so that old ones are not taken for new."""
+"""The version of the numerics: raised when a change, of code or of a default, moves results, so that old ones are not
+taken for new."""
 FILE = "results.sqlite"
 BUSY_SECONDS = 60.0
 
@@ -64,8 +65,14 @@ def _fingerprint(places: tuple[str, ...]) -> str:
 
 
 def key(config: Config, method: str, trial: int) -> str:
-    """The identity of one result."""
-    return _digest([content(config), method, config.run.seed, trial, NUMERICS])
+    """The identity of one result: of what was chosen, not of what stands at its default.
+
+    So a key that a later version adds, with a default that changes nothing, leaves old results valid.
+    """
+    chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={"run"})
+    chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
+    beyond = {name: section for name, section in content(config).items() if name in ("run", "files")}
+    return _digest([chosen | beyond, method, config.run.seed, trial, NUMERICS])
 
 
 class Database:
@@ -169,7 +176,7 @@ class Database:
             if wanted is None or row["key"] in wanted:
                 del row["key"]
                 if name not in contents:
-                    contents[name] = _flat(json.loads(text))
+                    contents[name] = _complete(json.loads(text))
                 metrics = {metric: math.nan if row[metric] is None else row[metric] for metric in METRICS}
                 rows.append({**contents[name], **row, **metrics})
         return rows
@@ -180,6 +187,12 @@ class Database:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
+
+
+def _complete(inside: Row) -> Row:
+    """Flat, with the defaults of keys that the version which wrote it did not have."""
+    defaults = parse_config({"problem": {"kind": inside["problem"]["kind"]}}).model_dump(mode="json", exclude={"run"})
+    return _flat(defaults) | _flat(inside)
 
 
 def _flat(inside: Row) -> Row:
