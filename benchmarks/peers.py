@@ -84,7 +84,7 @@ def trimmed_means(x: np.ndarray, trim: float) -> dict[str, Side]:
 
 
 def by_distance(x: np.ndarray, lies: int) -> dict[str, dict[str, Side]]:
-    """Per rule the peers that have it, with as many Byzantine rows and iterations as we are given."""
+    """Per rule the peers that have it, with as many Byzantine rows; the geometric median by its own criterion."""
     tensor = torch.from_numpy(x)
     rows = list(tensor)
 

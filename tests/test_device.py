@@ -116,11 +116,36 @@ def test_clustering_in_a_batch_is_clustering_one_by_one(device: str) -> None:
         np.testing.assert_allclose(centres[trial].cpu(), expected[0], rtol=1e-4, atol=1e-4)
 
 
-@needs_gpu
-def test_the_engine_yields_every_job_and_stops_when_asked() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_engine_yields_every_job_in_any_batches_and_stops_when_asked(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [Job(chosen, trial, False) for chosen in (config(), config("problem.dim=3")) for trial in range(3)]
-    assert sorted(place for place, _ in device_engine("cuda")(jobs, lambda _: None, lambda: False)) == list(range(6))
-    assert not list(device_engine("cuda")(jobs, lambda _: None, lambda: True))
+
+    def results() -> dict[int, float]:
+        found = device_engine(device)(jobs, lambda _: None, lambda: False)
+        return {place: result.methods["ifca"].metrics["dist"] for place, result in found}
+
+    together = results()
+    assert sorted(together) == list(range(6))
+    monkeypatch.setattr("coterie.experiments.device.MEMORY_SHARE", 1e-12)  # one trial at a time
+    assert results() == pytest.approx(together, rel=1e-5)
+    assert not list(device_engine(device)(jobs, lambda _: None, lambda: True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("samples", "dim"), [(60, 6), (1, 2), (2, 3)])
+def test_everything_as_published_stays_finite(device: str, samples: int, dim: int) -> None:
+    """With fewer samples than columns the published inverse is singular: such a client counts nowhere."""
+    chosen = config(
+        "algorithm.step=0.01", "algorithm.empty=random-client", "algorithm.ifca_divisor=all",
+        "algorithm.init=bernoulli", "three_stage.erm=float32-inverse", "three_stage.project=unit-sphere", f"problem.samples={samples}",
+        f"problem.dim={dim}",
+    )  # fmt: skip
+    for result in run_batch(chosen, range(4), device):
+        for name, method in result.methods.items():
+            assert np.isfinite(method.metrics["dist"]), name
+            assert np.isfinite(method.centres).all()
 
 
 def test_what_a_device_cannot_do_is_one_line() -> None:

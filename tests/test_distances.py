@@ -86,6 +86,21 @@ def test_distances_of_far_rows_that_lie_close_do_not_cancel() -> None:
     assert squared_distances(far)[0, 1] == 1000.0
 
 
+def test_a_row_that_is_not_finite_is_nobody_s_neighbour() -> None:
+    for rows in ([[0.0], [1.0], [2.0], [np.inf]], [[np.inf], [0.0], [1.0], [2.0]]):
+        table = np.array(rows)
+        assert np.isinf(squared_distances(table)).sum() == 6
+        with np.errstate(invalid="ignore"):
+            assert mixed(table, median, 0.25).tolist() == [1.0]
+            assert krum(table, 0.25).tolist() == [1.0]
+
+
+def test_mixing_rows_far_from_zero_keeps_their_digits() -> None:
+    rows = np.random.default_rng(0).standard_normal((7, 3))
+    far = mixed((rows + 1e6).astype(np.float32), median, 0.2).astype(np.float64)
+    np.testing.assert_allclose(far - 1e6, mixed(rows, median, 0.2), atol=0.1)  # float32 has a spacing of 0.06 there
+
+
 def test_distances_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -119,6 +134,8 @@ def test_settings_out_of_range_are_named() -> None:
         (partial(mixed, rows, median, byzantine=-0.1), "byzantine"),
         (partial(bucketed, rows, median, 0, np.random.default_rng(0)), "size"),
         (partial(centred_clipping, rows, radius=0.0), "radius"),
+        (partial(centred_clipping, rows, radius=np.inf), "radius"),
+        (partial(centred_clipping, rows.astype(complex)), "real"),
     ]:
         with pytest.raises(ValueError, match=named):
             call()

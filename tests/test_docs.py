@@ -79,7 +79,10 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
     assert "brifca-median" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/theory.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/theory.md", "docs/reproduction.md"],
+)
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -89,7 +92,12 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_the_architecture_names_every_station() -> None:
     architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     package = Path(coterie.__file__).parent
-    stations = {p.name.removesuffix(".py") for p in package.iterdir()} - {"__init__", "__pycache__", "py.typed"}
+    stations = {p.name.removesuffix(".py") for p in package.iterdir()} - {
+        "__init__",
+        "__main__",
+        "__pycache__",
+        "py.typed",
+    }
     for station in stations:
         assert f"`{station}`" in architecture, station
 

@@ -20,6 +20,8 @@ from coterie.arrays import Array, Floats, as_numpy, compiled, like, namespace
 
 BLOCK = 2048
 """Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
+MIXED_COLUMNS = 1 << 14
+"""Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
 FARTHEST = 1e4
@@ -35,7 +37,7 @@ def _add_squared_distances(rows: NDArray[np.floating], out: NDArray[np.float64])
             own = block[i]
             for j in range(i):
                 other = block[j]
-                total = own[0] * 0
+                total = own.dtype.type(0)
                 for c in range(own.shape[0]):
                     difference = own[c] - other[c]
                     total += difference * difference
@@ -73,6 +75,8 @@ def squared_distances(updates: Array) -> Floats:
 def _real(updates: Array) -> Array:
     """The rows as they are, whole numbers as float64."""
     xp = namespace(updates)
+    if xp.isdtype(updates.dtype, "complex floating"):
+        raise ValueError(f"updates must be real numbers, got {updates.dtype}")
     return updates if xp.isdtype(updates.dtype, "real floating") else xp.astype(updates, xp.float64)
 
 
@@ -121,7 +125,15 @@ def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
     neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
     shares = np.zeros((rows, rows))
     np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
-    return rule(like(shares, updates) @ updates)
+    xp = namespace(updates)
+    weights, middle = like(shares, updates), median(updates)
+    parts = []
+    for start in range(0, updates.shape[1], MIXED_COLUMNS):
+        centre = middle[start : start + MIXED_COLUMNS]
+        # around the median, so that nothing cancels; a value that is not finite counts as the median
+        around = updates[:, start : start + MIXED_COLUMNS] - centre
+        parts.append(weights @ xp.where(xp.isfinite(around), around, 0.0 * centre) + centre)
+    return rule(xp.concat(parts, axis=1))
 
 
 def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Array:
@@ -142,15 +154,16 @@ def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Arr
 def centred_clipping(updates: Array, radius: float | None = None, iterations: int = 10) -> Array:
     """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), from the coordinate-wise median; τ = `radius`.
 
-    radius: None for the median distance of the rows to the start. One row moves the result by at most
-    τ·iterations/rows. v stays a combination of start and rows, so that the iteration runs on their distances alone.
+    radius: None for the median distance of the rows to the start. One row pulls the result by at most
+    τ·iterations/rows from where it begins. v stays a combination of start and rows, so that the iteration runs on
+    their products alone.
     Reference: Karimireddy et al., Learning from history for Byzantine robust optimization, 2021.
 
     >>> centred_clipping(np.array([[0.0], [0.0], [1.0], [1e9]]), radius=1.0, iterations=1)
     array([0.625])
     """
-    if radius is not None and not radius > 0:
-        raise ValueError(f"radius must be positive, got {radius}")
+    if radius is not None and not 0 < radius < np.inf:
+        raise ValueError(f"radius must be a positive number, got {radius}")
     rows, updates = check_rows(updates), _real(updates)
     start = median(updates)
     away = np.sqrt(_squared_distances_to(updates, start))

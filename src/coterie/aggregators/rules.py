@@ -114,11 +114,11 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
 class RankRule(NamedTuple):
     """A rule that is the mean of the order statistics between two ranks.
 
-    trim: β, or None for the median. over: the number of clients to divide the sum by; 0: the rows themselves.
+    trim: β, or None for the median. over: the number of clients to divide the sum by; None: the rows themselves.
     """
 
     trim: float | None
-    over: int = 0
+    over: int | None = None
 
     def of(self, rows: int) -> tuple[int, int]:
         """The ranks [low, high) among `rows` rows."""
@@ -163,7 +163,7 @@ def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: i
         for cluster, (count, end) in enumerate(zip(counts.tolist(), ends.tolist(), strict=True)):
             if count:
                 mean_of_members(updates, order[end - count : end], *ranks.of(count), table[cluster])
-        if ranks.over:
+        if ranks.over is not None:
             table *= (counts / ranks.over).astype(table.dtype)[:, None]
         return table, counts
     nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device

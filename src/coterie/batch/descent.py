@@ -32,7 +32,10 @@ class Batch(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One method: the server's rule and projection, and the labels (T, m) where the server has fixed them."""
+    """One method: the server's rule and projection, and the labels (T, m) where the server has fixed them.
+
+    A client with the fixed label −1 counts in no cluster.
+    """
 
     rule: Aggregator
     project: Projection = unconstrained
@@ -51,10 +54,10 @@ def respond(batch: Batch, centres: Tensor, lanes: Sequence[Lane]) -> Response:
     """Labels, losses there and gradients there of every client for the centres (T, L, k, d) of every lane."""
     if kernels.serves_response(batch.features, centres):
         trials, m = batch.scales.shape
-        fixed = torch.full((trials, len(lanes), m), -1, dtype=torch.int32, device=centres.device)
+        fixed = torch.full((trials, len(lanes), m), kernels.CHOOSES, dtype=torch.int32, device=centres.device)
         for place, lane in enumerate(lanes):
             if lane.fixed is not None:
-                fixed[:, place] = lane.fixed
+                fixed[:, place] = torch.where(lane.fixed < 0, kernels.NOWHERE, lane.fixed)
         return Response(*kernels.respond(*batch, centres, fixed))
     answers = [_respond_one(batch, centres, lanes, trial) for trial in range(len(centres))]
     return Response(*(torch.stack(part) for part in zip(*answers, strict=True)))
@@ -69,7 +72,7 @@ def _respond_one(batch: Batch, centres: Tensor, lanes: Sequence[Lane], trial: in
     for place, lane in enumerate(lanes):
         if lane.fixed is not None:
             labels[place] = lane.fixed[trial]
-    own = labels[:, :, None]
+    own = labels[:, :, None].clamp(min=0)
     chosen = errors.gather(3, own[:, :, None, :].expand(-1, -1, n, 1))[..., 0]  # (L, m, n)
     gradients = torch.einsum("mnd,lmn->lmd", x, chosen) * (2 / n)
     return labels.int(), losses.gather(2, own)[..., 0], gradients
@@ -115,7 +118,7 @@ class Descent:
         self, batch: Batch, start: Tensor, lanes: Sequence[Lane], step: float | Tensor, stand_ins: Tensor | None = None
     ) -> None:
         self.batch, self.lanes, self.step, self.stand_ins = batch, lanes, step, stand_ins
-        self.centres = start.clone()
+        self.centres = start.clone(memory_format=torch.contiguous_format)
         self.round = torch.zeros((), dtype=torch.int64, device=start.device)
 
     def advance(self) -> None:
@@ -140,7 +143,7 @@ class Descent:
 
     def _with_stand_ins(self, updates: Tensor, sizes: Tensor, picked: Tensor) -> Tensor:
         """Where a cluster is empty, the gradient of one client at the cluster's own centre."""
-        if updates.is_cuda:
+        if kernels.serves_stand_ins(self.batch.features, sizes):
             return kernels.stand_in(*self.batch, self.centres, sizes, picked, updates)
         for trial, lane, cluster in (sizes == 0).nonzero().tolist():
             client = picked[trial, lane, cluster]

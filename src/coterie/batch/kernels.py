@@ -21,8 +21,8 @@ from coterie.aggregators.cuda import available, on_stream_of
 from coterie.aggregators.order_statistics import sorting_network
 from coterie.aggregators.rules import RankRule, rank_rule
 
-MOST_SHARED = 96 * 1024
-"""Bytes of shared memory that a client's losses and residuals may take."""
+RESERVED_SHARED = 20 * 1024
+"""Bytes of shared memory that the kernels' own arrays take at most (the members of a cluster, above all)."""
 SCORE_BYTES = 4 << 30
 """Trials are taken in turns where their scores would need more memory."""
 SORTED_ROWS = (16, 48, 96)
@@ -72,13 +72,14 @@ respond(const float* __restrict__ features, const float* __restrict__ targets, c
   for (int lane = threadIdx.x; lane < lanes; lane += CLIENT_THREADS) {
     const double* loss = sums + lane * clusters;
     int best = fixed[((long long)trial * lanes + lane) * m + place];
+    const bool counts = best != NOWHERE;
     if (best < 0) {
       best = 0;
       for (int j = 1; j < clusters; ++j)
         if ((float)loss[j] < (float)loss[best] || (isnan(loss[best]) && !isnan(loss[j]))) best = j;
     }
     chosen[lane] = best;
-    labels[((long long)trial * lanes + lane) * m + place] = best;
+    labels[((long long)trial * lanes + lane) * m + place] = counts ? best : -1;
     losses[((long long)trial * lanes + lane) * m + place] = (float)loss[best];
   }
   __syncthreads();
@@ -110,6 +111,18 @@ LANE_BLOCK = 4
 """Methods whose gradients a thread adds up in one look at the samples."""
 
 
+@lru_cache(maxsize=8)
+def _most_shared(device: torch.device) -> int:
+    """Bytes of shared memory that a block may ask for on this device."""
+    import cupy
+
+    return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - RESERVED_SHARED
+
+
+CHOOSES, NOWHERE = -1, -2
+"""In the place of a fixed label: the client chooses for itself, or counts in no cluster."""
+
+
 def _groups(centres: int) -> int:
     return max(1, CLIENT_THREADS // centres)
 
@@ -118,29 +131,39 @@ def _response_bytes(samples: int, lanes: int, clusters: int) -> int:
     return 8 * _groups(lanes * clusters) * lanes * clusters + 4 * samples * lanes
 
 
+def _with_shared(kernel: Any, size: int) -> Any:
+    """The kernel, allowed to ask for `size` bytes of shared memory."""
+    kernel.max_dynamic_shared_size_bytes = max(kernel.max_dynamic_shared_size_bytes, size)
+    return kernel
+
+
 def serves_response(features: Tensor, centres: Tensor) -> bool:
     """Can the kernel take this response?"""
     _, lanes, clusters, _ = centres.shape
-    small = lanes <= MOST_LANES and _response_bytes(features.shape[2], lanes, clusters) <= MOST_SHARED
-    return bool(features.is_cuda and features.dtype == torch.float32 and small and available())
+    if not (features.is_cuda and features.dtype == torch.float32 and lanes <= MOST_LANES and available()):
+        return False
+    return _response_bytes(features.shape[2], lanes, clusters) <= _most_shared(features.device)
 
 
 @lru_cache(maxsize=1)
 def _response_kernel() -> Any:
     import cupy
 
-    defined = {"CLIENT_THREADS": CLIENT_THREADS, "MOST_LANES": MOST_LANES, "LANE_BLOCK": LANE_BLOCK}
+    defined = {
+        "CLIENT_THREADS": CLIENT_THREADS,
+        "MOST_LANES": MOST_LANES,
+        "LANE_BLOCK": LANE_BLOCK,
+        "NOWHERE": f"({NOWHERE})",
+    }
     head = "".join(f"#define {name} {number}\n" for name, number in defined.items())
     head += "#define GROUPS(centres) max(1, CLIENT_THREADS / (centres))\n"
-    kernel = cupy.RawKernel(head + RESPONSE, "respond", options=("--std=c++14",))
-    kernel.max_dynamic_shared_size_bytes = MOST_SHARED
-    return kernel
+    return cupy.RawKernel(head + RESPONSE, "respond", options=("--std=c++14",))
 
 
 def respond(
     features: Tensor, targets: Tensor, scales: Tensor, centres: Tensor, fixed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `descent.respond`. fixed: (T, L, m) int32, -1 where the client chooses."""
+    """See `descent.respond`. fixed: (T, L, m) int32, a label, CHOOSES or NOWHERE."""
     trials, m, n, d = features.shape
     lanes, clusters = centres.shape[1:3]
     labels = torch.empty((trials, lanes, m), dtype=torch.int32, device=features.device)
@@ -153,7 +176,7 @@ def respond(
         inputs = (features[some], targets[some], scales[some], scores, fixed[some])
         outputs = (labels[some], losses[some], gradients[some])
         with on_stream_of(features):
-            _response_kernel()(
+            _with_shared(_response_kernel(), _response_bytes(n, lanes, clusters))(
                 (len(scores) * m,),
                 (CLIENT_THREADS,),
                 (
@@ -227,7 +250,7 @@ aggregate(const float* __restrict__ updates, const int* __restrict__ labels, con
           int* __restrict__ sizes) {
   __shared__ unsigned short members[MOST_CLIENTS];
   __shared__ int warps[THREADS / 32 + 1];
-  const int group = blockIdx.y / clusters, cluster = blockIdx.y % clusters;
+  const int group = blockIdx.x / clusters, cluster = blockIdx.x % clusters;
   const Rule rule = rules[group % lanes];
   int count = 0;
   for (int first = 0; first < m; first += THREADS) {
@@ -244,8 +267,8 @@ aggregate(const float* __restrict__ updates, const int* __restrict__ labels, con
     if (in) members[place + __popc(vote & ((1u << (threadIdx.x % 32)) - 1))] = client;
     __syncthreads();
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) sizes[blockIdx.y] = count;
-  const int c = blockIdx.x * THREADS + threadIdx.x;
+  if (blockIdx.y == 0 && threadIdx.x == 0) sizes[blockIdx.x] = count;
+  const int c = blockIdx.y * THREADS + threadIdx.x;
   if (c >= d) return;
   const float* x = updates + (long long)group * m * d + c;
   float result = 0.0f;
@@ -267,7 +290,7 @@ SORTED
     result = bisected(x, row, count, low, high);
   }
   if (rule.over > 0) result *= count / rule.over;
-  out[(long long)blockIdx.y * d + c] = result;
+  out[(long long)blockIdx.x * d + c] = result;
 }
 
 // a block: one (trial, lane, cluster); the gradient of one client there if nobody chose the cluster
@@ -333,7 +356,7 @@ def _threads(columns: int) -> int:
 @lru_cache(maxsize=64)
 def _rules(ranks: tuple[RankRule, ...], device: torch.device) -> Tensor:
     """The rules as the kernel reads them."""
-    rows = [[-1.0 if rule.trim is None else rule.trim, rule.over] for rule in ranks]
+    rows = [[-1.0 if rule.trim is None else rule.trim, rule.over or 0] for rule in ranks]
     return torch.tensor(rows, dtype=torch.float64, device=device)
 
 
@@ -344,18 +367,26 @@ def aggregate(updates: Tensor, labels: Tensor, clusters: int, rules: Sequence[Ag
     out = torch.empty((trials, lanes, clusters, d), dtype=updates.dtype, device=updates.device)
     sizes = torch.empty((trials, lanes, clusters), dtype=torch.int32, device=updates.device)
     threads = _threads(d)
+    # bound to names: a copy must outlive the launch
+    rows, own, table = updates.contiguous(), labels.contiguous(), _rules(ranks, updates.device)
     with on_stream_of(updates):
         _module(threads).get_function("aggregate")(
-            (-(-d // threads), trials * lanes * clusters),
+            (trials * lanes * clusters, -(-d // threads)),
             (threads,),
             (
-                *(updates.contiguous().data_ptr(), labels.contiguous().data_ptr()),
-                _rules(ranks, updates.device).data_ptr(),
+                *(tensor.data_ptr() for tensor in (rows, own, table)),
                 *(np.int32(number) for number in (lanes, clusters, m, d)),
                 *(out.data_ptr(), sizes.data_ptr()),
             ),
         )
     return out, sizes
+
+
+def serves_stand_ins(features: Tensor, sizes: Tensor) -> bool:
+    """Can the kernel take these samples and these counts of members?"""
+    if not (features.is_cuda and features.dtype == torch.float32 and sizes.dtype == torch.int32 and available()):
+        return False
+    return 4 * features.shape[2] <= _most_shared(features.device)
 
 
 def stand_in(
@@ -366,7 +397,7 @@ def stand_in(
     m, n = features.shape[1:3]
     threads = _threads(d)
     with on_stream_of(features):
-        _module(threads).get_function("stand_in")(
+        _with_shared(_module(threads).get_function("stand_in"), 4 * n)(
             (trials * lanes * clusters,),
             (threads,),
             (
@@ -453,7 +484,7 @@ def _median_bytes(clients: int, columns: int) -> int:
 def serves_medians(points: Tensor) -> bool:
     """Can the kernel take the geometric medians of these points (T, m, d)?"""
     _, m, d = points.shape
-    return bool(points.is_cuda and m <= MOST_CLIENTS and _median_bytes(m, d) <= MOST_SHARED and available())
+    return points.is_cuda and m <= MOST_CLIENTS and available() and _median_bytes(m, d) <= _most_shared(points.device)
 
 
 @lru_cache(maxsize=1)
@@ -461,9 +492,7 @@ def _median_kernel() -> Any:
     import cupy
 
     head = f"#define MEDIAN_THREADS {MEDIAN_THREADS}\n#define MOST_CLIENTS {MOST_CLIENTS}\n"
-    kernel = cupy.RawKernel(head + WEISZFELD, "weiszfeld", options=("--std=c++14",))
-    kernel.max_dynamic_shared_size_bytes = MOST_SHARED
-    return kernel
+    return cupy.RawKernel(head + WEISZFELD, "weiszfeld", options=("--std=c++14",))
 
 
 def geometric_medians(points: Tensor, labels: Tensor, found: Tensor, floors: Tensor, steps: int) -> None:
@@ -474,7 +503,7 @@ def geometric_medians(points: Tensor, labels: Tensor, found: Tensor, floors: Ten
     trials, clusters, d = found.shape
     m = points.shape[1]
     with on_stream_of(points):
-        _median_kernel()(
+        _with_shared(_median_kernel(), _median_bytes(m, d))(
             (trials * clusters,),
             (MEDIAN_THREADS,),
             (

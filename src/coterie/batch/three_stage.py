@@ -9,6 +9,8 @@ from coterie.aggregators import median
 from coterie.batch import kernels
 from coterie.batch.descent import Batch, Lane, aggregate
 
+FARTHEST = 1e30
+"""Coordinates beyond this are clipped: they fit into float32, and their squares into float64."""
 WEISZFELD_STEPS = 100
 WEISZFELD_TOLERANCE = 1e-4
 
@@ -45,8 +47,13 @@ def _solved(matrices: Tensor, right: Tensor) -> Tensor:
 def trimmed_kmeans(
     points: Tensor, labels: Tensor, clusters: int, *, trim: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """`coterie.algorithms.three_stage.trimmed_kmeans` from given labels: (T, m, d), (T, m) -> (T, k, d), (T, m)."""
-    points = points.clamp(-1e100, 1e100)
+    """`coterie.algorithms.three_stage.trimmed_kmeans` from given labels: (T, m, d), (T, m) -> (T, k, d), (T, m).
+
+    A point that is not finite belongs nowhere and gets the label −1, as if its message had been refused.
+    """
+    usable = points.isfinite().all(dim=2)
+    points = torch.where(usable[..., None], points, 0.0).clamp(-FARTHEST, FARTHEST)
+    labels = torch.where(usable, labels, -1)
     centres = points.new_zeros((len(points), clusters, points.shape[2]))
     distances = Distances(points)
     medians = centres
@@ -56,7 +63,7 @@ def trimmed_kmeans(
         away = torch.where(members, distances(medians), torch.inf)
         found = _trimmed_centres(points, members, away, trim)
         centres = torch.where(members.any(dim=2, keepdim=True), found, centres)
-        previous, labels = labels, distances(centres).argmin(dim=1)
+        previous, labels = labels, torch.where(usable, distances(centres).argmin(dim=1), -1)
         if torch.equal(labels, previous):
             break
     return centres, labels

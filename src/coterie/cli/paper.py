@@ -87,7 +87,9 @@ def reproduce(
     from coterie.plot import slopes as draw_slopes
 
     if what == "claims":
-        _claims(out, trials or (5 if quick else 20), workers, engine, ray_address, device or "cpu")
+        if quick:
+            raise ValueError("--quick: claims are about the whole grid")
+        _claims(out, trials or 20, workers, engine, ray_address, device or "cpu")
         return
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
@@ -113,13 +115,18 @@ def reproduce(
 def _claims(
     out: Path | None, trials: int, workers: int | None, engine: str, ray_address: str | None, device: str
 ) -> None:
-    from coterie.experiments.claims import Results, claims_report, questions
+    from coterie.experiments.claims import Results, check_complete, claims_report, questions
     from coterie.experiments.database import Database
+    from coterie.experiments.reproduce import Preset
     from coterie.experiments.store import write_atomically
 
     if out is None:
         raise ValueError("claims: needs --out, the folder that holds as-published/ and fair/")
-    known = [Database(out / preset).rows() for preset in ("as-published", "fair")]
+    known = []
+    presets: tuple[Preset, ...] = ("as-published", "fair")
+    for preset in presets:
+        known.append(Database(out / preset).rows())
+        check_complete(known[-1], preset, out / preset)
     found = []
     for name, grid in questions(trials, device).items():
         found.append(work(grid, out / name, workers, engine, ray_address).rows(grid.keys))

@@ -61,6 +61,19 @@ def questions(trials: int, device: str = "cpu") -> dict[str, Grid]:
     }
 
 
+def check_complete(rows: Sequence[Row], preset: Preset, place: object) -> None:
+    """Every cell and method of a preset must be there."""
+    there = {(row["problem.clusters"], row["problem.dim"], row["method"]) for row in rows}
+    for config in figure1(preset, 1).configs:
+        problem: Any = config.problem
+        for method in METHODS:
+            if (problem.clusters, problem.dim, method) not in there:
+                raise ValueError(
+                    f"{place}: has no {method} at k={problem.clusters}, d={problem.dim}; "
+                    f"`coterie reproduce figure1 --preset {preset} --out {place}` makes it"
+                )
+
+
 def claims_report(found: Results) -> str:
     """Markdown: one table per claim."""
     parts = {
@@ -129,7 +142,7 @@ def _three_stage(found: Results) -> str:
 
 
 def _collapses(found: Results) -> str:
-    """Per cent of trials in which at least one honest client in a hundred ends outside the best matching."""
+    """Per cent of trials in which more than one honest client in a hundred ends outside the best matching."""
     head = ["k", "d"]
     columns = []
     for name, rows in (("as published", found.as_published), ("fair", found.fair)):

@@ -106,8 +106,11 @@ class AlgorithmSection(Section):
     init: str = Field(
         "bernoulli",
         min_length=1,
-        description="bernoulli or gaussian (random, norm about 1), warm (near the truth), or a file of centres"
-        " (.npy, .csv, .safetensors#NAME)",
+        description="spectral or erm (found from one round of answers), bernoulli or gaussian (random, norm about 1),"
+        " warm (near the truth), or a file of centres (.npy, .csv, .safetensors#NAME)",
+    )
+    most_byzantine: float = Field(
+        0.05, ge=0, lt=0.5, description="share of clients that spectral and erm set aside; below the smallest cluster's"
     )
     warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
     trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
@@ -207,7 +210,8 @@ class Config(Section):
         return chosen
 
 
-RANDOM_STARTS = ("bernoulli", "gaussian", "warm")
+ROBUST_STARTS = ("spectral", "erm")
+NAMED_STARTS = (*ROBUST_STARTS, "bernoulli", "gaussian", "warm")
 
 
 def anchored(config: Config) -> Config:
@@ -215,7 +219,7 @@ def anchored(config: Config) -> Config:
     updates: dict[str, Section] = {}
     if isinstance(config.problem, Folder):
         updates["problem"] = config.problem.model_copy(update={"path": str(Path(config.problem.path).resolve())})
-    if config.algorithm.init not in RANDOM_STARTS:
+    if config.algorithm.init not in NAMED_STARTS:
         place = str(Path(config.algorithm.init).resolve())
         updates["algorithm"] = config.algorithm.model_copy(update={"init": place})
     return config.model_copy(update=updates)
@@ -227,7 +231,7 @@ def named_files(config: Config) -> tuple[str, ...]:
     init = config.algorithm.init
     return (
         folder
-        if init in RANDOM_STARTS
+        if init in NAMED_STARTS
         else (*folder, init.partition(".safetensors#")[0] + (".safetensors" if ".safetensors#" in init else ""))
     )
 

@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.aggregators.cuda import available
 from coterie.arrays import Ints
 from coterie.batch import Batch, Lane, descend, respond
+from coterie.batch.kernels import MOST_CLIENTS
 from coterie.batch.three_stage import minimisers, trimmed_kmeans
 from coterie.data import Truth
 from coterie.data.generators import draw_layout
 from coterie.experiments import tables
-from coterie.experiments.config import Config, MixedRegression
-from coterie.experiments.run import Engine, Job, OnProgress, Stop
+from coterie.experiments.config import ROBUST_STARTS, Config, MixedRegression
+from coterie.experiments.run import Engine, Interrupted, Job, OnProgress, Stop
 from coterie.experiments.trial import MethodResult, TrialResult
 from coterie.metrics import NOT_APPLICABLE, evaluate
 from coterie.server import unit_sphere
@@ -29,10 +31,10 @@ from coterie.tasks.linear_model import gram_curvatures
 METHODS = ("brifca-median", "brifca-trimmed", "ifca", "three-stage", "oracle")
 MEMORY_SHARE = 0.4
 """Of the device's free memory, for the samples of a batch."""
-
-
-class Interrupted(Exception):
-    """A batch was asked to stop in its middle."""
+MOST_SAMPLES = 5000
+"""A client's residuals stay in a block's shared memory."""
+ORACLE_BYTES = 1 << 30
+"""For the float64 copy of a cluster's samples; trials are taken in turns where it would need more."""
 
 
 def check_device(config: Config) -> None:
@@ -40,12 +42,17 @@ def check_device(config: Config) -> None:
     problem, section = config.problem, config.algorithm
     if not torch.cuda.is_available():
         raise ValueError("run.device: cuda, but torch finds no CUDA device here")
-    same_size = isinstance(problem, MixedRegression) and isinstance(problem.samples, int)
+    if not available():
+        raise ValueError("run.device: cuda needs CuPy (pip install 'coterie[gpu]')")
+    clients, samples = getattr(problem, "clients", 0), getattr(problem, "samples", 0)
+    few = isinstance(samples, int) and samples <= MOST_SAMPLES
     needed = {
         "problem.kind": (isinstance(problem, MixedRegression), "mixed-regression"),
-        "problem.samples": (same_size, "one number for all clients"),
+        "problem.samples": (few, f"one number for all clients, at most {MOST_SAMPLES}"),
+        "problem.clients": (clients <= MOST_CLIENTS, f"at most {MOST_CLIENTS}"),
         "problem.dtype": (getattr(problem, "dtype", "") == "float32", "float32"),
         "attack.kind": (config.attack.kind == "paper" and config.attack.target == "own", "paper with target own"),
+        "algorithm.init": (section.init not in ROBUST_STARTS, "a start that needs no answers"),
         "algorithm.tolerance": (section.tolerance == 0, "0"),
         "algorithm.resample": (not section.resample, "false"),
         "run.methods": (set(config.methods) <= set(METHODS), "among " + ", ".join(METHODS)),
@@ -133,7 +140,8 @@ def run_batch(
         seconds = (time.perf_counter() - began) / (len(trials) * len(lanes))
         for (place, truth), (lane, name) in itertools.product(enumerate(drawn.truths), enumerate(names)):
             result = _judged(ends[place, lane], chosen[place, lane].astype(np.int64), truth)
-            loss = float(losses[place, lane][~truth.byzantine].mean(dtype=np.float64))
+            judged = ~truth.byzantine & (chosen[place, lane] >= 0)
+            loss = float(losses[place, lane][judged].mean(dtype=np.float64)) if judged.any() else NOT_APPLICABLE
             result.metrics.update(loss=loss, rounds=float(section.rounds), seconds=seconds)
             results[place].methods[name] = result
     _add_oracle(results, batch, drawn.truths, "oracle" in config.methods)
@@ -179,12 +187,20 @@ def oracle(batch: Batch, labels: Ints) -> Tensor:
     found = []
     for cluster in range(int(labels.max()) + 1):
         members = torch.from_numpy(np.flatnonzero(labels == cluster)).to(batch.features.device)
-        x, y = (part.index_select(1, members).flatten(1, 2).double() for part in batch[:2])
-        wide = x.shape[1] < x.shape[2]
-        small, right = (x @ x.mT, y[..., None]) if wide else (x.mT @ x, x.mT @ y[..., None])
-        solution = torch.linalg.solve_ex(small, right)[0]
-        found.append((x.mT @ solution if wide else solution)[..., 0])
+        several = max(1, ORACLE_BYTES // (8 * len(members) * batch.features[0, 0].numel()))
+        turns = [slice(first, first + several) for first in range(0, len(batch.features), several)]
+        parts = [_least_squares(batch.features[t][:, members], batch.targets[t][:, members]) for t in turns]
+        found.append(torch.cat(parts))
     return torch.stack(found, dim=1)
+
+
+def _least_squares(features: Tensor, targets: Tensor) -> Tensor:
+    """(T, c, n, d), (T, c, n) -> (T, d) float64, all c clients together."""
+    x, y = features.flatten(1, 2).double(), targets.flatten(1, 2).double()[..., None]
+    wide = x.shape[1] < x.shape[2]
+    small, right = (x @ x.mT, y) if wide else (x.mT @ x, x.mT @ y)
+    solution: Tensor = torch.linalg.solve_ex(small, right)[0]
+    return (x.mT @ solution if wide else solution)[..., 0]
 
 
 def device_engine(device: str) -> Engine:
@@ -212,6 +228,8 @@ def device_engine(device: str) -> Engine:
                     results = run_batch(config, [jobs[place].trial for place in some], device, on_round)
                 except Interrupted:
                     return
+                except torch.OutOfMemoryError:
+                    raise OSError(0, f"out of memory with {len(some)} trials at once", device) from None
                 yield from zip(some, results, strict=True)
 
     return run
@@ -222,7 +240,10 @@ def _batches(config: Config, places: list[int], device: str) -> Iterator[list[in
     assert isinstance(problem, MixedRegression)
     assert isinstance(problem.samples, int)
     size = 4 * problem.clients * problem.samples * problem.dim
-    memory = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 1 << 30
+    memory = 1 << 30
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps from the last batch is free, too
+        memory = torch.cuda.mem_get_info(device)[0]
     most = max(1, int(MEMORY_SHARE * memory / size))
     for first in range(0, len(places), most):
         yield places[first : first + most]

@@ -10,8 +10,8 @@ from numpy.random import Generator
 
 from coterie import attacks, initialise, tasks
 from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
-from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Oracle, ThreeStage
-from coterie.arrays import Array
+from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Network, Oracle, ThreeStage
+from coterie.arrays import Array, Floats, as_numpy
 from coterie.data import Clients, Federation, Truth, gaussian_means, mixed_regression, poisson_means, read_folder
 from coterie.experiments.config import (
     AlgorithmSection,
@@ -22,6 +22,7 @@ from coterie.experiments.config import (
     MixedRegression,
     Problem,
 )
+from coterie.intake import admit
 from coterie.server import Projection, Server, box, l2_ball, unconstrained, unit_sphere
 from coterie.tasks import Task
 from coterie.tasks.linear_model import float32_inverse
@@ -99,10 +100,33 @@ def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Arra
         try:
             centres = initialise.from_file(init, clusters, dim)
         except ValueError as error:
-            raise ValueError(f"algorithm.init: {error} (or use bernoulli, gaussian, warm)") from None
+            raise ValueError(f"algorithm.init: {error} (or use spectral, erm, bernoulli, gaussian, warm)") from None
+    return _typed(centres, config)
+
+
+def robust_start(config: Config, task: Task, network: Network, rng: Generator) -> Array:
+    """The first (k, d) centres from one round of answers; those that the intake refuses are left out."""
+    section, clusters = config.algorithm, config.problem.clusters
+    origin = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
+    if section.init == "spectral":
+        # a step from 0 that reaches the optimum where the features are isotropic and the loss as curved as it can be
+        curvature = task.loss.curvature if isinstance(task, tasks.LinearModel) else 2.0
+        replies, scale = network.gradients(origin, -1), -1 / curvature
+        find = initialise.spectral
+    else:
+        replies, scale = network.minimisers(origin, section.ridge), 1.0
+        find = initialise.erm
+    accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
+    if len(accepted.clients) < clusters:
+        raise ValueError(f"algorithm.init: {section.init} needs at least {clusters} well-formed answers")
+    return _typed(find(scale * as_numpy(accepted.updates), clusters, section.most_byzantine, rng), config)
+
+
+def _typed(centres: Floats, config: Config) -> Array:
     with np.errstate(over="ignore"):
         typed = centres.astype(np.dtype(config.problem.dtype))
     if not np.isfinite(typed).all():
+        init = config.algorithm.init
         raise ValueError(f"algorithm.init: {init}: a value is too large for {config.problem.dtype}")
     return typed
 

@@ -17,7 +17,7 @@ from coterie.algorithms import LocalMinimisers
 from coterie.arrays import Array, Bools, as_numpy
 from coterie.data import Truth
 from coterie.experiments import tables
-from coterie.experiments.config import Config
+from coterie.experiments.config import NAMED_STARTS, ROBUST_STARTS, Config
 from coterie.intake import Verdict
 from coterie.metrics import NOT_APPLICABLE, Metrics, contamination, evaluate
 from coterie.simulate import Round, SimulatedNetwork, choices, play, stream
@@ -48,7 +48,7 @@ class TrialResult:
 def check(config: Config) -> None:
     """Find what only the files can tell (a folder of clients, a file of centres) before any work is done."""
     problem = config.problem
-    if problem.kind != "folder" and config.algorithm.init in ("bernoulli", "gaussian", "warm"):
+    if problem.kind != "folder" and config.algorithm.init in NAMED_STARTS:
         return
     clients = draw_trial(config, 0).task.clients
     if problem.clusters > clients.count:
@@ -81,8 +81,19 @@ def draw_trial(config: Config, trial: int) -> Draw:
     """The data, the task and the first centres of a trial."""
     drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
     task = tables.task(config.problem, drawn.clients)
-    start = tables.start(config, task.dim, drawn.truth, stream(config.run.seed, trial, "start"))
+    rng = stream(config.run.seed, trial, "start")
+    if config.algorithm.init in ROBUST_STARTS:
+        byzantine = _byzantine(task, drawn.truth)
+        adversary = stream(config.run.seed, trial, "attack on the start")
+        network = SimulatedNetwork(task, byzantine, tables.attack(config.attack), adversary)
+        start = tables.robust_start(config, task, network, rng)
+    else:
+        start = tables.start(config, task.dim, drawn.truth, rng)
     return Draw(config, trial, task, drawn.truth, start)
+
+
+def _byzantine(task: Task, truth: Truth | None) -> Bools:
+    return np.zeros(task.clients.count, dtype=np.bool_) if truth is None else truth.byzantine
 
 
 def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound = lambda: None) -> TrialResult:
@@ -108,7 +119,7 @@ def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> Met
     algorithm = tables.algorithm(method, draw.config, task, draw.truth, audit=record)
     rule = tables.rule(method, draw.config, task.clients.count)
     rule(draw.start)  # compiled before the clock starts
-    byzantine = np.zeros(task.clients.count, dtype=np.bool_) if draw.truth is None else draw.truth.byzantine
+    byzantine = _byzantine(task, draw.truth)
     network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     first = draw.start[:1] if method == "global" else draw.start

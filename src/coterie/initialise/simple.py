@@ -1,4 +1,4 @@
-"""Where the first centres come from."""
+"""Centres that ask nobody: random ones, ones near the truth, ones from a file."""
 
 from __future__ import annotations
 

@@ -1,0 +1,152 @@
+"""First centres from one round of answers of which a minority may be anything.
+
+Both starts see one point per client: an unbiased but noisy sketch of its optimum (`spectral`), or its own minimiser
+(`erm`). They clip the points at a robust radius and look for k clusters among all but the `byzantine` share of them,
+by a trimmed k-means that is allowed to move a centre elsewhere when that pays (Lattanzi and Sohler, A better k-means++
+algorithm via local search, 2019).
+
+What they assume: every cluster holds more than byzantine·m clients. An attacker who owns as many clients as a cluster
+can pose as one. With fewer it may send huge points (clipped), identical points or a dense ball (not worth a centre:
+they can be left out instead, and a cluster of that size counts only if there is no other way), or points that spread
+the clipped variance over many directions (the first pass keeps twice as many directions as it needs, and the second
+one looks for directions without those who were set aside).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from scipy.spatial.distance import cdist
+
+from coterie.arrays import Bools, Floats, Ints
+
+STARTS = 8
+SWAPS = 4
+"""Tries to move a centre, per centre and start."""
+LLOYD_STEPS = 50
+
+
+class Clusters(NamedTuple):
+    """What a trimmed clustering found."""
+
+    centres: Floats  # (k, d)
+    labels: Ints  # (m,), of all points
+    kept: Bools  # (m,), False for the share that lies farthest from all centres
+
+
+def spectral(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Floats:
+    """(k, d) centres from the clients' sketches (m, d), by trimmed clustering along their leading directions.
+
+    A sketch is the client's optimum plus noise of the same size in every direction, such as −∇F_i(0)/2 for the square
+    loss on isotropic features. One sketch says little where d is large; the k directions in which the clusters differ
+    stand out of all m of them together, and along these the noise is that of k numbers, not of d.
+    """
+    points = clipped(points, byzantine)
+    kept = np.ones(len(points), dtype=np.bool_)
+    for directions in (2 * clusters, clusters):
+        middle = points[kept].mean(axis=0)
+        axes = np.linalg.svd(points[kept] - middle, full_matrices=False)[2][:directions]
+        found = trimmed_clusters((points - middle) @ axes.T, clusters, byzantine, rng)
+        kept = found.kept
+    centres: Floats = middle + found.centres @ axes
+    return centres
+
+
+def erm(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Floats:
+    """(k, d) centres from the clients' own (m, d) minimisers, by trimmed clustering in all d directions.
+
+    Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge.
+    """
+    return trimmed_clusters(clipped(points, byzantine), clusters, byzantine, rng).centres
+
+
+def clipped(points: Floats, byzantine: float) -> Floats:
+    """(m, d): the points, pulled in to the (1 − byzantine) quantile of the distances to their median.
+
+    >>> clipped(np.array([[0.0], [1.0], [2.0], [1e9]]), 0.25)[3].item() < 3
+    True
+    """
+    points = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
+    middle = np.median(points, axis=0)
+    away = np.linalg.norm(points - middle, axis=1)
+    inside = np.sort(away)[_kept_count(len(points), byzantine) - 1]
+    pulled: Floats = middle + (points - middle) * (inside / np.maximum(away, max(inside, 1e-300)))[:, None]
+    return pulled
+
+
+def _kept_count(points: int, byzantine: float) -> int:
+    if not 0 <= byzantine < 0.5:
+        raise ValueError(f"byzantine must be in [0, 0.5), got {byzantine}")
+    return points - int(byzantine * points + 1e-9)
+
+
+def trimmed_clusters(points: Floats, clusters: int, byzantine: float, rng: Generator, starts: int = STARTS) -> Clusters:
+    """k-means that leaves out the byzantine·m points that lie farthest from all centres: (m, d) points.
+
+    Of several starts the one with the least cost over the points that are kept, and first of all the one with the
+    fewest clusters of at most byzantine·m points.
+    """
+    if not 1 <= clusters <= len(points):
+        raise ValueError(f"clusters must be from 1 to the number of points ({len(points)}), got {clusters}")
+    kept = _kept_count(len(points), byzantine)
+    best: tuple[tuple[int, float], Clusters] | None = None
+    for _ in range(starts):
+        centres = _swapped(points, _seeds(points, clusters, kept, rng), kept, rng)
+        cost, found = _lloyd(points, centres, kept)
+        small = int((np.bincount(found.labels, minlength=clusters) <= len(points) - kept).sum()) if byzantine else 0
+        if best is None or (small, cost) < best[0]:
+            best = (small, cost), found
+    assert best is not None
+    return best[1]
+
+
+def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
+    """A point with probability ∝ its squared distance to the centres, none of those that are left out."""
+    weights = np.where(nearest <= np.partition(nearest, kept - 1)[kept - 1], nearest, 0.0)
+    total = weights.sum()
+    return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
+
+
+def _seeds(points: Floats, clusters: int, kept: int, rng: Generator) -> Floats:
+    """k-means++ among the points that are kept."""
+    chosen = [int(rng.integers(len(points)))]
+    nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
+    while len(chosen) < clusters:
+        chosen.append(_drawn(nearest, kept, rng))
+        nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
+    return points[chosen]
+
+
+def _swapped(points: Floats, centres: Floats, kept: int, rng: Generator) -> Floats:
+    """Try a drawn point in the place of every centre, and take the exchange that lowers the cost most, if any does."""
+    centres = centres.copy()
+    between = cdist(points, centres, "sqeuclidean")
+    each = np.arange(len(centres))[:, None]
+    cost = np.sort(between.min(axis=1))[:kept].sum()
+    for _ in range(SWAPS * len(centres) if len(centres) > 1 else 0):
+        nearest, second = np.partition(between, 1, axis=1)[:, :2].T
+        drawn = points[_drawn(nearest, kept, rng)]
+        to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
+        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
+        costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)
+        place = int(costs.argmin())
+        if costs[place] < cost:
+            centres[place], between[:, place], cost = drawn, to_drawn, costs[place]
+    return centres
+
+
+def _lloyd(points: Floats, centres: Floats, kept: int) -> tuple[float, Clusters]:
+    """Lloyd's iteration over the points that are kept; a centre that loses all of them stays where it is."""
+    labels = np.full(len(points), -1)
+    for _ in range(LLOYD_STEPS):
+        between = cdist(points, centres, "sqeuclidean")
+        previous, labels = labels, between.argmin(axis=1)
+        nearest = between.min(axis=1)
+        inside = nearest <= np.partition(nearest, kept - 1)[kept - 1]
+        if np.array_equal(labels, previous):
+            break
+        members = [inside & (labels == j) for j in range(len(centres))]
+        centres = np.stack([points[own].mean(axis=0) if own.any() else centres[j] for j, own in enumerate(members)])
+    return float(np.sort(nearest)[:kept].sum()), Clusters(centres, labels, inside)
