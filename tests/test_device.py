@@ -139,8 +139,8 @@ def test_everything_as_published_stays_finite(device: str, samples: int, dim: in
     """With fewer samples than columns the published inverse is singular: such a client counts nowhere."""
     chosen = config(
         "algorithm.step=0.01", "algorithm.empty=random-client", "algorithm.ifca_divisor=all",
-        "algorithm.init=bernoulli", "three_stage.erm=float32-inverse", "three_stage.project=unit-sphere", f"problem.samples={samples}",
-        f"problem.dim={dim}",
+        "algorithm.init=bernoulli", "three_stage.erm=float32-inverse", "three_stage.project=unit-sphere",
+        f"problem.samples={samples}", f"problem.dim={dim}",
     )  # fmt: skip
     for result in run_batch(chosen, range(4), device):
         for name, method in result.methods.items():
