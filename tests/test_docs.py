@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 
 import coterie
 from coterie.experiments import as_toml, default_config, read_config
+from coterie.experiments.claims import Results, claims_report
+from coterie.experiments.database import Database
 from coterie.experiments.sweep import parse_grid
 
 ROOT = Path(__file__).parent.parent
@@ -107,3 +110,15 @@ def test_the_version_stands_in_one_place() -> None:
     assert "version" not in project
     assert project["dynamic"] == ["version"]
     assert tomllib.loads(as_toml(default_config()))
+
+
+def test_the_tables_of_the_reproduction_are_what_the_kept_results_say() -> None:
+    kept = ROOT / "docs" / "results"
+    presets = [Database(kept / name).rows() for name in ("as-published", "fair", "divisor", "ridge", "warm")]
+    many = list(csv.DictReader((kept / "many" / "summary.csv").read_text(encoding="utf-8").splitlines()))
+    report = claims_report(Results(*presets)._replace(many=many))
+    assert (kept / "claims.md").read_text(encoding="utf-8") == report
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
+    assert len(tables) > 100
+    assert set(tables) <= set(page)

@@ -28,15 +28,14 @@ FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
 
 
-def _add_squared_distances(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
-    """out[i, j] += ‖x_i − x_j‖² for j < i, a block of columns at a time."""
-    count, columns = rows.shape
-    for start in range(0, columns, BLOCK):
-        block = rows[:, start : start + BLOCK]
-        for i in range(1, count):
-            own = block[i]
+def _add_squared_distances(rows: NDArray[np.floating], columns: tuple[int, int], out: NDArray[np.float64]) -> None:
+    """out[i, j] += ‖x_i − x_j‖² over a range of columns for j < i, a block at a time."""
+    for start in range(columns[0], columns[1], BLOCK):
+        stop = min(start + BLOCK, columns[1])
+        for i in range(1, len(rows)):
+            own = rows[i, start:stop]
             for j in range(i):
-                other = block[j]
+                other = rows[j, start:stop]
                 total = own.dtype.type(0)
                 for c in range(own.shape[0]):
                     difference = own[c] - other[c]
@@ -60,9 +59,9 @@ def squared_distances(updates: Array) -> Floats:
         if values.strides[1] != values.itemsize:
             values = np.ascontiguousarray(values)
         step = max(BLOCK, -(-values.shape[1] // PARTS))
-        ranges = [values[:, start : start + step] for start in range(0, values.shape[1], step)]
+        ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
         parts = [np.zeros((rows, rows)) for _ in ranges]
-        for done in [threads().submit(_kernel, *work) for work in zip(ranges, parts, strict=True)]:
+        for done in [threads().submit(_kernel, values, *work) for work in zip(ranges, parts, strict=True)]:
             done.result()
         lower = sum(parts, lower)
     else:

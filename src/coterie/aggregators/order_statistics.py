@@ -92,12 +92,15 @@ def _reduce(block: NDArray[Any], low: int, high: int, total: NDArray[np.float64]
 
 
 @compiled
-def _load(source: NDArray[Any], members: Ints, block: NDArray[Any], poison: NDArray[Any]) -> bool:
-    """Copy the columns `source` of some rows into the block; poison is NaN in lanes that hold one. True: some do."""
-    count, width = len(members), source.shape[1]
+def _load(rows: NDArray[Any], members: Ints, start: int, stop: int, block: NDArray[Any], poison: NDArray[Any]) -> bool:
+    """Copy the columns [start, stop) of some rows into the block; poison is NaN in lanes that hold one. True: some do.
+
+    The rows are sliced one by one: only then does the compiler know that a row's values lie side by side.
+    """
+    count, width = len(members), stop - start
     poison[:] = 0
     for i in range(count):
-        row = source[members[i]]
+        row = rows[members[i], start:stop]
         target = block[i]
         for lane in range(width):
             value = row[lane]
@@ -127,19 +130,25 @@ def _sort(block: NDArray[Any], width: int) -> None:
 
 @compiled
 def _columns(
-    rows: NDArray[Any], members: Ints, pairs: NDArray[np.int32], sort: bool, low: int, high: int, out: NDArray[Any]
+    rows: NDArray[Any],
+    members: Ints,
+    pairs: NDArray[np.int32],
+    sort: bool,
+    low: int,
+    high: int,
+    columns: tuple[int, int],
+    out: NDArray[Any],
 ) -> None:
-    """out[c] = mean of the order statistics [low, high) of rows[members, c], block of columns by block of columns.
+    """out[c] = mean of the order statistics [low, high) of rows[members, c] for a range of columns, in blocks.
 
     The loops over lanes that matter are such as the compiler turns into SIMD: no branch, no bool, no sum across lanes.
     """
-    columns = rows.shape[1]
     block = np.zeros((len(members), LANES), dtype=rows.dtype)
     poison = np.zeros(LANES, dtype=rows.dtype)
     total = np.zeros(LANES, dtype=np.float64)
-    for start in range(0, columns, LANES):
-        stop = min(start + LANES, columns)
-        suspect = _load(rows[:, start:stop], members, block, poison)
+    for start in range(columns[0], columns[1], LANES):
+        stop = min(start + LANES, columns[1])
+        suspect = _load(rows, members, start, stop, block, poison)
         for c in range(pairs.shape[0]):
             a = block[pairs[c, 0]]
             b = block[pairs[c, 1]]
@@ -186,11 +195,11 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
     sort = count > NETWORK_ROWS and high - low < count
     parts = min(available_cores(), 1 + count * columns // THREAD_ELEMENTS)
     if parts == 1:
-        _columns(rows, members, pairs, sort, low, high, out)
+        _columns(rows, members, pairs, sort, low, high, (0, columns), out)
         return
     step = -(-columns // parts // LANES) * LANES
-    slices = [slice(start, min(start + step, columns)) for start in range(0, columns, step)]
-    work = [threads().submit(_columns, rows[:, s], members, pairs, sort, low, high, out[s]) for s in slices]
+    ranges = [(start, min(start + step, columns)) for start in range(0, columns, step)]
+    work = [threads().submit(_columns, rows, members, pairs, sort, low, high, own, out) for own in ranges]
     for part in work:
         part.result()
 
