@@ -21,7 +21,7 @@ from coterie.data import Truth
 from coterie.data.generators import draw_layout
 from coterie.experiments import tables
 from coterie.experiments.config import ROBUST_STARTS, Config, MixedRegression
-from coterie.experiments.run import Engine, Interrupted, Job, OnProgress, Stop
+from coterie.experiments.run import Engine, Interrupted, Job, OnProgress, Stop, counted_rounds
 from coterie.experiments.trial import MethodResult, TrialResult
 from coterie.metrics import NOT_APPLICABLE, evaluate
 from coterie.server import unit_sphere
@@ -207,15 +207,7 @@ def device_engine(device: str) -> Engine:
     """Batches of trials of one configuration on a device, as many at once as fit into its memory."""
 
     def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
-        done = 0
-
-        def on_round() -> None:
-            nonlocal done
-            done += 1
-            on_progress(done)
-            if stop():
-                raise Interrupted
-
+        on_round = counted_rounds(on_progress, stop)
         groups: dict[str, list[int]] = {}
         for place, job in enumerate(jobs):
             groups.setdefault(job.config.model_dump_json(), []).append(place)

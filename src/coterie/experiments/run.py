@@ -68,7 +68,8 @@ def local_engine(workers: int) -> Engine:
     return run
 
 
-def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
+    """To be called after every round: it reports how many there were, and raises `Interrupted` once asked to stop."""
     done = 0
 
     def on_round() -> None:
@@ -78,6 +79,11 @@ def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -
         if stop():
             raise Interrupted
 
+    return on_round
+
+
+def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+    on_round = counted_rounds(on_progress, stop)
     for place, job in enumerate(jobs):
         try:
             result = run_trial(*job, on_round)
