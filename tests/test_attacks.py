@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from coterie import attacks
-from coterie.aggregators import mean
+from coterie.aggregators import mean, trimmed_mean
 from coterie.attacks import Attack, View
 from coterie.data import Clients, mixed_regression
 from coterie.intake import Verdict, admit
 from coterie.simulate import SimulatedNetwork
 from coterie.tasks import linear_regression
 
-PAYLOADS = [attacks.none, attacks.paper, attacks.sign_flip, attacks.gaussian, attacks.constant, attacks.garbage]
-TARGETS = [attacks.own, attacks.smallest, attacks.random, attacks.hop]
+PAYLOADS = [
+    attacks.none, attacks.paper, attacks.sign_flip, attacks.gaussian, attacks.constant, attacks.garbage,
+    attacks.inner_product, attacks.alie, attacks.min_max, attacks.min_sum, attacks.mimic, attacks.trimmed_mean_attack,
+    attacks.label_flip, attacks.merge, attacks.cross_mimic, attacks.seed_capture, attacks.phantom,
+]  # fmt: skip
+TARGETS = [attacks.own, attacks.smallest, attacks.emptiest, attacks.random, attacks.hop]
 
 
 @pytest.fixture
@@ -101,3 +107,108 @@ def test_only_byzantine_rows_are_rewritten(payload: attacks.Payload, target: att
     refused = accepted.verdicts[byzantine] != Verdict.ACCEPTED
     assert refused.all() if payload is attacks.garbage else not refused.any()
     assert np.array_equal(np.flatnonzero(accepted.verdicts != Verdict.ACCEPTED)[refused.sum() :], [])
+
+
+def crafted(view: View, payload: attacks.Payload, **options: float) -> tuple[np.ndarray, np.ndarray]:
+    """The lie of all on cluster 0, and the honest rows there, in float64."""
+    honest = ~view.byzantine & (view.labels == 0)
+    labels = np.where(view.byzantine, 0, view.labels)
+    forged = payload(replace(view, labels=labels), **options)
+    assert np.array_equal(forged.labels, np.zeros(view.count))
+    return np.asarray(forged.updates, dtype=np.float64), view.updates[honest].astype(np.float64)
+
+
+def test_a_little_is_enough(view: View) -> None:
+    lies, rows = crafted(view, attacks.alie, scale=1.5)
+    np.testing.assert_allclose(lies[0], rows.mean(axis=0) - 1.5 * rows.std(axis=0), rtol=1e-5, atol=1e-6)
+    # by default: liars and the honest rows beyond z standard deviations are together a majority
+    default, _ = crafted(view, attacks.alie)
+    z = ((rows.mean(axis=0) - default[0]) / rows.std(axis=0)).mean()
+    needed = (len(rows) + view.count) // 2 + 1 - view.count
+    assert norm.sf(z) * len(rows) == pytest.approx(max(needed, 0.001 * len(rows)), rel=1e-3)
+
+
+def test_min_max_and_min_sum_stay_as_near_as_the_honest_do(view: View) -> None:
+    lies, rows = crafted(view, attacks.min_max)
+    farthest = max(np.linalg.norm(a - b) for a in rows for b in rows)
+    assert np.linalg.norm(rows - lies[0], axis=1).max() == pytest.approx(farthest, rel=1e-4)
+    lies, rows = crafted(view, attacks.min_sum)
+    most = max(sum(np.sum((a - b) ** 2) for b in rows) for a in rows)
+    assert np.sum((rows - lies[0]) ** 2) == pytest.approx(most, rel=1e-4)
+
+
+def test_mimic_and_cross_mimic_send_what_somebody_sends(view: View) -> None:
+    lies, rows = crafted(view, attacks.mimic)
+    assert np.isclose(rows, lies[0], rtol=1e-5, atol=1e-6).all(axis=1).any()
+    assert np.all(lies == lies[0])
+    lies, _ = crafted(view, attacks.cross_mimic)
+    elsewhere = view.updates[~view.byzantine & (view.labels != 0)]
+    assert all((elsewhere == lie.astype(np.float32)).all(axis=1).any() for lie in lies)
+
+
+def test_the_trimmed_mean_attack_stands_just_outside(view: View) -> None:
+    lies, rows = crafted(view, attacks.trimmed_mean_attack)
+    up = rows.mean(axis=0) > 0
+    assert np.all(lies[:, up] <= rows.min(axis=0)[up] + 1e-6)
+    assert np.all(lies[:, ~up] >= rows.max(axis=0)[~up] - 1e-6)
+
+
+def test_merging_drags_a_centre_towards_its_neighbour(view: View) -> None:
+    lies, rows = crafted(view, attacks.merge, scale=2.0)
+    centres = np.asarray(view.centres, dtype=np.float64)
+    gaps = [gap for gap in centres[0] - centres if gap.any()]
+    nearest = min(gaps, key=np.linalg.norm)
+    pushed = lies[0] - rows.mean(axis=0)
+    assert pushed @ nearest == pytest.approx(np.linalg.norm(pushed) * np.linalg.norm(nearest), rel=1e-5)
+    spread = np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean())
+    assert np.linalg.norm(pushed) == pytest.approx(2 * spread, rel=1e-5)
+
+
+def test_flipped_labels_and_a_phantom_compute_honestly_on_other_data(view: View) -> None:
+    flipped = attacks.label_flip(view).updates
+    phantom = attacks.phantom(view, scale=2.0)
+    for row, (label, posed) in enumerate(zip(view.labels[view.byzantine], phantom.labels, strict=True)):
+        x, y = view.liars.clients.samples(row)
+        np.testing.assert_allclose(flipped[row], 2 * x.T @ (x @ view.centres[label] + y) / len(x), rtol=1e-3, atol=1e-4)
+        target = x @ np.full(4, -1.0)  # 2/√4 in every coordinate
+        np.testing.assert_allclose(
+            phantom.updates[row], 2 * x.T @ (x @ view.centres[posed] - target) / len(x), rtol=1e-3, atol=1e-4
+        )
+        best = [np.mean((x @ centre - target) ** 2) for centre in view.centres]
+        assert posed == np.argmin(best)
+
+
+def test_seed_capture_is_one_point_before_the_first_round(view: View) -> None:
+    asked = replace(view, round=-1, centres=np.zeros((1, 4), np.float32), labels=np.zeros(20, dtype=np.int64))
+    start = attacks.seed_capture(asked).updates
+    assert np.all(start == start[0])
+    later = attacks.seed_capture(view).updates
+    assert np.array_equal(later, attacks.paper(view).updates)
+
+
+def test_a_sleeper_answers_by_its_own_data_first(view: View) -> None:
+    sleeper = Attack(attacks.constant, scale=9.0, sleep=6)
+    own = Attack(attacks.none)(view)
+    assert np.array_equal(sleeper(view).updates, own.updates)
+    assert np.all(sleeper(replace(view, round=6)).updates == 9.0)
+
+
+def test_emptiest_captures_a_cluster_that_nobody_chose(view: View) -> None:
+    labels = np.where(view.labels == 2, 0, view.labels)
+    assert set(attacks.emptiest(replace(view, labels=labels))) == {2}
+
+
+def test_the_worst_strength_beats_every_other_one(view: View) -> None:
+    """Against a trimmed mean the largest lie is not the worst."""
+    rule = partial(trimmed_mean, trim=0.2)
+    seen = replace(view, aggregate=rule, labels=np.zeros(20, dtype=np.int64))
+    honest = view.updates[~view.byzantine]
+
+    def damage(attack: Attack) -> float:
+        forged = attack(seen)
+        return float(np.linalg.norm(rule(np.concatenate([honest, forged.updates])) - honest.mean(axis=0)))
+
+    worst = damage(Attack(attacks.alie, attacks.own, scale="worst"))
+    for scale in (0.03, 0.1, 0.5, 1.0, 2.0, 8.0, 30.0):
+        assert worst >= damage(Attack(attacks.alie, attacks.own, scale=scale)) * (1 - 1e-6)
+    assert Attack(attacks.garbage, scale="worst")(view).repeated

@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import load_file
 
 from coterie import __version__
+from coterie.experiments.config import COMPARED
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
 SMALL = [
@@ -161,7 +162,7 @@ def test_ctrl_c_keeps_what_is_finished(workers: int, tmp_path: Path) -> None:
     assert {int(file.stem) for file in (tmp_path / "run" / "centres").iterdir()} == set(finished)
     assert (tmp_path / "run" / "convergence.png").exists()
     rows = (tmp_path / "run" / "trials.csv").read_text().splitlines()
-    assert len(rows) == 1 + 7 * len(finished)
+    assert len(rows) == 1 + len(COMPARED) * len(finished)
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.experiments import as_toml, default_config, parse_config, read_config
-from coterie.experiments.config import METHOD_NAMES
+from coterie.experiments.config import COMPARED
 
 
 def test_the_default_is_the_paper_s_problem() -> None:
@@ -16,7 +16,7 @@ def test_the_default_is_the_paper_s_problem() -> None:
     problem = {key: raw["problem"][key] for key in ("clusters", "clients", "samples", "dim", "noise_variance")}
     assert problem == {"clusters": 5, "clients": 200, "samples": 100, "dim": 100, "noise_variance": 0.2}
     assert raw["problem"]["byzantine"] == raw["algorithm"]["trim"] == 0.05
-    assert raw["run"]["methods"] == list(METHOD_NAMES)
+    assert raw["run"]["methods"] == list(COMPARED)
 
 
 def test_every_key_has_a_comment() -> None:
@@ -98,7 +98,7 @@ def test_a_mistake_is_one_line_that_names_the_key(override: str, expected: str) 
 
 def test_mistakes_of_a_folder_problem() -> None:
     base = {"problem": {"kind": "folder", "path": "clients"}}
-    assert parse_config(base).methods == [name for name in METHOD_NAMES if name != "oracle"]
+    assert parse_config(base).methods == [name for name in COMPARED if name != "oracle"]
     for section, keys, expected in (
         ("algorithm", {"init": "warm"}, "algorithm.init: warm needs the true centres"),
         ("three_stage", {"first": "truth"}, "three_stage.first: truth needs the true labels"),

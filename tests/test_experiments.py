@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trials, summarise
+from coterie.experiments.config import COMPARED
 from coterie.experiments.summary import statistic
 
 SMALL = [
@@ -134,7 +135,7 @@ def test_the_folder_is_complete_after_every_trial(tmp_path: Path) -> None:
     folder.close("complete")
     with (folder.path / "trials.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 3 * 7
+    assert len(rows) == 3 * len(COMPARED)
     assert {float(r["dist"]) for r in rows if r["method"] == "ifca"} == {
         t.methods["ifca"].metrics["dist"] for t in kept
     }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.experiments import read_config, run_trial
+from coterie.algorithms.start import Find, RobustStart
+from coterie.experiments import Config, read_config, run_trial, tables
 from coterie.experiments.trial import draw_trial
-from coterie.initialise import erm, spectral, trimmed_clusters
-from coterie.initialise.robust import clipped
+from coterie.initialise import balls, densest_balls, erm, spectral, trimmed_clusters
+from coterie.initialise.robust import clipped, plausible
 from coterie.metrics import adjusted_rand_index, matched_distance
+from coterie.simulate import SimulatedNetwork
 
 SHARE = 0.1
 
@@ -35,15 +37,16 @@ def lies(kind: str, count: int, honest: np.ndarray, rng: np.random.Generator) ->
     return 50.0 * np.eye(dim)[np.arange(count) % dim]  # "spread": every direction gets some variance
 
 
-@pytest.mark.parametrize("start", [spectral, erm])
+@pytest.mark.parametrize("start", [spectral, balls, erm])
+@pytest.mark.parametrize("thrifty", [True, False])
 @pytest.mark.parametrize("kind", ["huge", "identical far", "identical near", "ball", "spread"])
-def test_a_minority_cannot_take_a_centre_away(start: object, kind: str) -> None:
+def test_a_minority_cannot_take_a_centre_away(start: Find, thrifty: bool, kind: str) -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         honest, labels = cloud(rng)
         count = int(SHARE * len(honest) / (1 - SHARE))
         points = np.concatenate([honest, lies(kind, count, honest, rng)])
-        centres = start(points, 4, SHARE, rng)  # type: ignore[operator]
+        centres = start(points, 4, SHARE, rng, thrifty)
         truth = np.stack([honest[labels == j].mean(axis=0) for j in range(4)])
         assert matched_distance(centres, truth) < 0.15, (kind, seed)
 
@@ -66,6 +69,26 @@ def test_clipping_keeps_what_is_inside_and_the_direction_of_the_rest() -> None:
     assert np.array_equal(clipped(np.ones((3, 2)), 0.2), np.ones((3, 2)))
 
 
+def test_far_points_are_left_out_and_count_towards_the_share() -> None:
+    points = np.concatenate([np.eye(18), 50.0 * np.eye(18)[:2]])
+    inside, left = plausible(points, 0.1, thrifty=True)
+    assert np.array_equal(inside, np.eye(18))
+    assert left == 0.0
+    assert plausible(points, 0.1, thrifty=False)[1] == 0.1
+    inside, left = plausible(points, 0.2, thrifty=True)
+    assert len(inside) == 18
+    assert int(left * 18) == 2  # two of the four are still to be found
+
+
+def test_the_densest_balls_need_no_luck() -> None:
+    rng = np.random.default_rng(0)
+    points, labels = cloud(rng, clusters=6, each=25, dim=8)
+    for seed in range(3):
+        found = densest_balls(points, 6, 0.05, np.random.default_rng(seed))
+        assert adjusted_rand_index(found.labels, labels) == 1.0
+    assert densest_balls(np.zeros((5, 2)), 3, 0.0, rng).centres.shape == (3, 2)
+
+
 def test_settings_out_of_range_are_named() -> None:
     points = np.zeros((3, 2))
     with pytest.raises(ValueError, match="clusters"):
@@ -77,7 +100,7 @@ def test_settings_out_of_range_are_named() -> None:
 
 
 @pytest.mark.parametrize("attack", ["paper", "sign-flip", "constant", "garbage"])
-@pytest.mark.parametrize("init", ["spectral", "erm"])
+@pytest.mark.parametrize("init", ["spectral", "balls", "erm"])
 def test_a_run_from_a_robust_start_finds_every_client_s_cluster(init: str, attack: str) -> None:
     config = read_config(
         None,
@@ -96,3 +119,34 @@ def test_means_have_robust_starts_too(kind: str) -> None:
     draw = draw_trial(config, 0)
     assert draw.truth is not None
     assert matched_distance(draw.start, draw.truth.centres) < 0.25 * draw.truth.separation
+
+
+@pytest.mark.parametrize("attack", ["paper", "phantom", "seed-capture", "constant", "garbage"])
+@pytest.mark.parametrize("clusters", [1, 2, 4])
+def test_the_number_of_clusters_is_found(clusters: int, attack: str) -> None:
+    config = read_config(
+        None,
+        [f"problem.clusters={clusters}", f"problem.clients={30 * clusters}", "problem.dim=20", f"attack.kind={attack}",
+         "algorithm.init=spectral", "algorithm.clusters=auto", "algorithm.most_clusters=6"],
+    )  # fmt: skip
+    assert [draw_trial(config, trial).start.shape[0] for trial in range(2)] == [clusters] * 2
+
+
+def test_a_start_without_answers_says_so() -> None:
+    config = read_config(
+        None,
+        ["problem.clients=4", "problem.clusters=2", "problem.byzantine=0.5", "problem.dim=3",
+         "attack.kind=garbage", "algorithm.init=spectral"],
+    )  # fmt: skip
+    draw_trial(config, 0)  # two are enough
+    with pytest.raises(ValueError, match="at least 3 well-formed answers, got 2"):
+        RobustStart(spectral, "gradient", 0.1, 3)(*_network(config))
+
+
+def _network(config: Config) -> tuple[SimulatedNetwork, np.ndarray, np.random.Generator]:
+    drawn = tables.federation(config.problem, np.random.default_rng(0))
+    assert drawn.truth is not None
+    task = tables.task(config.problem, drawn.clients)
+    rng = np.random.default_rng(1)
+    network = SimulatedNetwork(task, drawn.truth.byzantine, tables.attack(config.attack), rng)
+    return network, np.zeros((1, task.dim), dtype=np.float32), rng

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.data import Truth
 from coterie.metrics import (
     adjusted_rand_index,
+    cluster_distances,
     contamination,
     evaluate,
     matched_distance,
@@ -50,7 +51,18 @@ def test_misclustered_is_up_to_renaming() -> None:
 def test_byzantine_and_refused_clients_do_not_count() -> None:
     truth = Truth(TRUE, np.array([0, 0, 1, 1, 2, 2, -1, -1]))
     found = evaluate(TRUE, np.array([0, 0, 1, 1, 2, -1, 0, 1]), truth)
-    assert found == {"dist": 0.0, "matched_dist": 0.0, "ari": 1.0, "misclustered": 0.0}
+    assert found == {"dist": 0.0, "matched_dist": 0.0, "ari": 1.0, "misclustered": 0.0, "clusters": 3.0}
+
+
+def test_too_few_and_too_many_estimates() -> None:
+    two = TRUE[:2]
+    alone = np.linalg.norm(TRUE[2] - two, axis=1).min()
+    assert matched_distance(two, TRUE) == pytest.approx(alone / 3)
+    assert cluster_distances(two, TRUE).tolist() == [0.0, 0.0, alone]
+    four = np.concatenate([TRUE, TRUE[:1] + 50.0])
+    assert matched_distance(four, TRUE) == 0.0
+    assert evaluate(four, np.array([0, 1, 2]), Truth(TRUE, np.array([0, 1, 2])))["clusters"] == 4.0
+    assert cluster_distances(TRUE[:1], TRUE).tolist() == np.linalg.norm(TRUE - TRUE[0], axis=1).tolist()
 
 
 def test_one_model_for_all_and_one_per_client() -> None:

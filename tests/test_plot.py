@@ -11,9 +11,8 @@ from rich.console import Console
 
 from coterie import plot
 from coterie.experiments import MethodResult, TrialResult, summarise
+from coterie.experiments.summary import METRICS
 from coterie.report import as_table
-
-METRICS = ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "loss", "rounds", "seconds")
 
 
 def result(trial: int, curves: dict[str, list[float]], metric: str = "matched_dist") -> TrialResult:

@@ -34,6 +34,8 @@ def _nearest(between: Floats) -> float:
 def matched_distance(centres: Array, truth: Array) -> float:
     """The least mean distance under a one-to-one matching of estimates and truths (Hungarian algorithm).
 
+    Over the truths: one that too few estimates leave without a partner counts with its nearest estimate.
+
     >>> matched_distance(np.array([[0.0], [0.1]]), np.array([[0.0], [1.0]]))
     0.45
     """
@@ -41,8 +43,32 @@ def matched_distance(centres: Array, truth: Array) -> float:
 
 
 def _matched(between: Floats) -> float:
+    estimates, truths = _partners(between)
+    alone = np.setdiff1d(np.arange(between.shape[1]), truths)
+    return float(np.concatenate([between[estimates, truths], between[:, alone].min(axis=0)]).mean())
+
+
+def _partners(between: Floats) -> tuple[Ints, Ints]:
     finite = np.where(np.isfinite(between), between, 1e300)  # the solver refuses infinities
-    return float(between[linear_sum_assignment(finite)].mean())
+    estimates, truths = linear_sum_assignment(finite)
+    return estimates, truths
+
+
+def cluster_distances(centres: Array, truth: Array) -> Floats:
+    """(k,): the distance of every true centre to its estimate; what `matched_distance` is the mean of.
+
+    One model stands for all.
+
+    >>> cluster_distances(np.array([[1.0], [0.1]]), np.array([[0.0], [1.0]])).tolist()
+    [0.1, 0.0]
+    """
+    if centres.shape[0] == 1:
+        centres = as_numpy(centres).repeat(truth.shape[0], axis=0)
+    between = distances(centres, truth)
+    estimates, truths = _partners(between)
+    found: Floats = between.min(axis=0)
+    found[truths] = between[estimates, truths]
+    return found
 
 
 def contingency(labels: Ints, truth: Ints) -> Ints:
@@ -73,7 +99,7 @@ def misclustered_fraction(labels: Ints, truth: Ints) -> float:
 
 
 def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) -> Metrics:
-    """dist, matched_dist, ari and misclustered of the estimates; the last two over the honest clients.
+    """dist, matched_dist, ari, misclustered and clusters (how many); ari and misclustered over the honest clients.
 
     local: one model per client, judged over the honest clients alone: dist to the nearest truth,
     matched_dist to the client's own, and no clustering to speak of.
@@ -89,7 +115,9 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
             "matched_dist": float(own.mean()),
             "ari": NOT_APPLICABLE,
             "misclustered": NOT_APPLICABLE,
+            "clusters": NOT_APPLICABLE,
         }
+    found = centres.shape[0]
     if centres.shape[0] == 1:
         centres = as_numpy(centres).repeat(k, axis=0)
     clustered = len(honest) > 0
@@ -99,6 +127,7 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
         "matched_dist": _matched(between),
         "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
         "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
+        "clusters": float(found),
     }
 
 

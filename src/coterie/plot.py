@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.experiments import TrialResult
+from coterie.experiments.arena import Bout
 from coterie.experiments.results import aggregate
 from coterie.experiments.summary import METRICS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES = {
+    "coterie": "tab:orange",
     "brifca-median": "tab:blue",
     "brifca-trimmed": "tab:green",
     "ifca": "tab:red",
@@ -193,4 +195,37 @@ def slopes(sweeps: Sequence[tuple[str, Sequence[dict[str, Any]]]], path: str | P
         axes.set_ylabel("matched distance" if axes is all_axes[0] else "")
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    _save(figure, path)
+
+
+def heat_map(bouts: Sequence[Bout], path: str | Path) -> None:
+    """Defences by attacks, one panel for each fraction of liars: the ratio to the oracle, and the worst of each row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    panels = [
+        [bout for bout in bouts if bout.byzantine == byzantine]
+        for byzantine in dict.fromkeys(bout.byzantine for bout in bouts)
+    ]
+    defences = list(dict.fromkeys(bout.defence for bout in bouts))
+    widest = max(len({bout.attack for bout in panel}) for panel in panels)
+    figure = Figure(figsize=(3 + 0.55 * (widest + 1), len(panels) * (1.6 + 0.34 * len(defences))), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        attacks = list(dict.fromkeys(bout.attack for bout in panel))
+        known = {(bout.defence, bout.attack): bout.ratio for bout in panel}
+        table = np.array([[known.get((defence, attack), np.nan) for attack in attacks] for defence in defences])
+        table = np.column_stack([table, table.max(axis=1)])
+        axes.imshow(np.clip(table, 1.0, 10.0), cmap="YlOrRd", norm=LogNorm(1.0, 10.0), aspect="auto")
+        for (i, j), value in np.ndenumerate(table):
+            text = (
+                "∞" if np.isinf(value) else f"{value:.2f}" if value < 9.995 else f"{value:.0f}" if value < 1e3 else "≫"
+            )
+            axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if value > 4 else "black")
+        axes.set_xticks(range(len(attacks) + 1), [*attacks, "worst"], rotation=40, ha="right", fontsize=7)
+        axes.set_yticks(range(len(defences)), defences, fontsize=8)
+        axes.axvline(len(attacks) - 0.5, color="black", linewidth=1.2)
+        axes.set_title(f"α = {panel[0].byzantine:g}", fontsize=9, loc="left")
+    figure.suptitle("matched distance as a multiple of the oracle's", fontsize=10)
     _save(figure, path)

@@ -77,16 +77,22 @@ class Step(NamedTuple):
 
 
 def take_step(
-    server: Server, centres: Array, accepted: Accepted, steps: Floats, stand_ins: Accepted | None = None
+    server: Server,
+    centres: Array,
+    accepted: Accepted,
+    steps: Floats,
+    stand_ins: Accepted | None = None,
+    weights: Floats | None = None,
 ) -> Step:
     """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
 
-    steps: (k,), γ_j. stand_ins: replies to take as they are for clusters that nobody chose, one for each. A
-    cluster with no reply at all keeps its centre, and so does one whose step would not be finite: the mean
-    of updates near the largest float is infinite.
+    steps: (k,), γ_j. stand_ins: replies to take as they are for clusters that nobody chose, one for each.
+    weights: (rows,), how much each reply counts, for a rule that takes weights. A cluster with no reply at all
+    keeps its centre, and so does one whose step would not be finite: the mean of updates near the largest float
+    is infinite.
     """
     xp = namespace(centres)
-    gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0])
+    gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights)
     if stand_ins is not None:
         gradients[stand_ins.labels] = stand_ins.updates
     moved = centres - like(np.asarray(steps)[:, None], centres) * gradients

@@ -56,12 +56,24 @@ class SimulatedNetwork:
         honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part)
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
-    def minimisers(self, like: Array, ridge: float) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), cast(self.task.minimisers(ridge), like))
+    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
+        return self._report(cast(self._on(part, 1).minimisers(ridge), like))
+
+    def losses(self, centres: Array, part: tuple[int, int] | None = None) -> Replies:
+        return self._report(self._on(part, 0).losses(centres))
 
     def curvatures(self, rounds: int | None = None) -> Replies:
-        task = self.task if rounds is None else self.task.on(self.task.clients.part(1, 2 * rounds))
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), task.curvatures())
+        return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures())
+
+    def sizes(self) -> Replies:
+        return self._report(self.task.clients.sizes[:, None].astype(np.float64))
+
+    def _on(self, part: tuple[int, int] | None, half: int) -> Task:
+        """The task on the samples that round t of T chooses by (half 0) or computes on (half 1)."""
+        return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
+
+    def _report(self, rows: Array) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows)
 
     def _send(
         self,
@@ -112,8 +124,7 @@ def play(algorithm: Algorithm, network: Network, start: Array, rng: Generator) -
     for _ in range(algorithm.rounds):
         state, exchange = algorithm.step(state, network, rng)
         yield Round(state, exchange)
-        # a round in which nobody was heard says nothing about convergence
-        if 0 < algorithm.tolerance >= exchange.movement and exchange.sizes.any():
+        if exchange.settled:
             return
 
 

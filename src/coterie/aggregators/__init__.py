@@ -1,6 +1,7 @@
 """Pure functions from rows to one row, and the same per cluster."""
 
 from coterie.aggregators.distances import bucketed, centred_clipping, krum, mixed, squared_distances
+from coterie.aggregators.filtering import filtered_mean
 from coterie.aggregators.rules import (
     Aggregator,
     geometric_median,
@@ -17,6 +18,7 @@ __all__ = [
     "Aggregator",
     "bucketed",
     "centred_clipping",
+    "filtered_mean",
     "geometric_median",
     "krum",
     "mean",

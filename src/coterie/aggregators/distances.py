@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregators.order_statistics import native, threads
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median
-from coterie.arrays import Array, Floats, as_numpy, compiled, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace
 
 BLOCK = 2048
 """Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
@@ -169,13 +169,11 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     tau = float(np.median(away)) if radius is None else radius
     if tau == 0 or not np.isfinite(tau):
         return start
-    # a row that is far out of reach is pulled in along its line, where it is clipped all the same; one whose distance
-    # is beyond float64 stays out of it
-    reach = FARTHEST * max(tau, float(np.median(away)))
-    pull = np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
+    # a row that is far out of reach is pulled in along its line, where it is clipped all the same
+    pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
     known = np.flatnonzero(pull)
     rows_known = updates if len(known) == rows else updates[known]
-    gram = _products(rows_known, start, pull[known])
+    gram = products_around(rows_known, start, pull[known])
     weights = np.zeros(len(known))
     for _ in range(iterations):
         squares = np.diag(gram) - 2 * gram @ weights + weights @ gram @ weights
@@ -185,12 +183,26 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
-def _products(updates: Array, centre: Array, pull: Floats) -> Floats:
+def reachable(updates: Array, centre: Array) -> tuple[Ints, Floats]:
+    """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `FARTHEST`."""
+    away = np.sqrt(_squared_distances_to(updates, centre))
+    pull = _pull(away, FARTHEST * max(float(np.median(away)), 1e-300))
+    return np.flatnonzero(pull), pull
+
+
+def _pull(away: Floats, reach: float) -> Floats:
+    """(rows,): 1 within reach, less beyond; 0 for a row whose distance is beyond float64, which stays out of it."""
+    if not np.isfinite(reach):
+        reach = float(np.finfo(np.float64).max)
+    return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
+
+
+def products_around(updates: Array, centre: Array, pull: Floats) -> Floats:
     """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time."""
     xp = namespace(updates)
     gram = np.zeros((len(pull), len(pull)))
     factors = like(pull[:, None], xp.astype(updates[:1, :1], xp.float64))
-    for block in _centred_blocks(updates, centre):
+    for block in centred_blocks(updates, centre):
         pulled = block * factors
         gram += as_numpy(pulled @ xp.permute_dims(pulled, (1, 0)))
     return gram
@@ -200,12 +212,12 @@ def _squared_distances_to(updates: Array, point: Array) -> Floats:
     """(rows,) float64: ‖x_i − point‖²."""
     total = np.zeros(updates.shape[0])
     with np.errstate(over="ignore"):
-        for block in _centred_blocks(updates, point):
+        for block in centred_blocks(updates, point):
             total += as_numpy(namespace(updates).sum(block**2, axis=1))
     return total
 
 
-def _centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
+def centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
     """The columns in blocks, less the point, in float64."""
     xp = namespace(updates)
     for start in range(0, updates.shape[1], BLOCK):

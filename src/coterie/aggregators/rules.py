@@ -142,10 +142,12 @@ def rank_rule(rule: Aggregator) -> RankRule | None:
     return None
 
 
-def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: int) -> tuple[Array, Ints]:
+def per_cluster(
+    aggregate: Aggregator, updates: Array, labels: Ints, clusters: int, weights: Floats | None = None
+) -> tuple[Array, Ints]:
     """One aggregate per cluster: (rows, d) and labels (rows,) in [0, clusters) -> (clusters, d) and counts (clusters,).
 
-    An empty cluster gets zeros, and a count of 0 to tell.
+    An empty cluster gets zeros, and a count of 0 to tell. weights: (rows,), for a rule that takes them.
 
     >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
     [[2.0], [0.0], [5.0]]
@@ -167,10 +169,12 @@ def per_cluster(aggregate: Aggregator, updates: Array, labels: Ints, clusters: i
             table *= (counts / ranks.over).astype(table.dtype)[:, None]
         return table, counts
     nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
-    found = [
-        aggregate(updates[order[end - count : end]]) if count else nothing
-        for count, end in zip(counts, ends, strict=True)
-    ]
+    rule: Callable[..., Array] = aggregate
+    found = []
+    for count, end in zip(counts, ends, strict=True):
+        members = order[end - count : end]
+        options = {} if weights is None else {"weights": weights[members]}
+        found.append(rule(updates[members], **options) if count else nothing)
     return xp.stack(found), counts
 
 

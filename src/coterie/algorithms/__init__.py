@@ -3,6 +3,7 @@
 from coterie.algorithms.base import Algorithm, Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.algorithms.reference_points import LocalMinimisers, Oracle
+from coterie.algorithms.start import RobustStart, SelfStarting
 from coterie.algorithms.three_stage import ThreeStage, trimmed_kmeans
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "LocalMinimisers",
     "Network",
     "Oracle",
+    "RobustStart",
+    "SelfStarting",
     "State",
     "ThreeStage",
     "trimmed_kmeans",

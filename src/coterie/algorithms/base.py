@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 from numpy.random import Generator
@@ -27,8 +28,16 @@ class Network(Protocol):
         """
         ...
 
-    def minimisers(self, like: Array, ridge: float) -> Replies:
-        """Ask for every client's local minimiser, of the kind and dtype of `like`."""
+    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
+        """Ask for every client's local minimiser, of the kind and dtype of `like`; part: as for `gradients`."""
+        ...
+
+    def losses(self, centres: Array, part: tuple[int, int] | None = None) -> Replies:
+        """Ask for every client's k losses; part: (t, T), on the samples that it would choose by in round t of T."""
+        ...
+
+    def sizes(self) -> Replies:
+        """Ask for every client's number of samples, as a float64 NumPy row of one."""
         ...
 
     def curvatures(self, rounds: int | None = None) -> Replies:
@@ -46,6 +55,8 @@ class State(NamedTuple):
     centres: Array  # (k, d)
     fixed: Ints | None = None  # (m,), labels that the server decided for good; -1: none
     curvatures: Floats | None = None  # (m, 2) as reported, NaN where refused; None with a given step
+    weights: Floats | None = None  # (m,), how much a client counts, at most 1; None: all the same
+    calm: tuple[float, int] = (math.inf, 0)  # the least move so far in standard errors, and the rounds since
 
 
 class Exchange(NamedTuple):
@@ -58,6 +69,7 @@ class Exchange(NamedTuple):
     movement: float  # max_j ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
     stuck: int  # clusters whose step was not finite
     strangers: int = 0  # replies under the name of no known client
+    settled: bool = False  # nothing is left to gain by another round
 
 
 class Algorithm(Protocol):
@@ -66,11 +78,6 @@ class Algorithm(Protocol):
     @property
     def rounds(self) -> int:
         """The number of rounds at most."""
-        ...
-
-    @property
-    def tolerance(self) -> float:
-        """Stop when no centre moves by more than this in a round; 0: never early."""
         ...
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:

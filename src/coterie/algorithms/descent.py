@@ -8,10 +8,14 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
+from coterie.aggregators import median
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.arrays import Array, Floats, Ints, as_numpy, namespace
 from coterie.intake import Accepted, admit
 from coterie.server import Server, automatic_steps, take_step
+
+PATIENCE = 10
+"""Rounds without a smaller move after which a descent that circles is done: a rule that leaves rows out may do that."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,11 @@ class ClusteredDescent:
     size: γ, or None for a safe share of 1/L judged from the clients (`automatic_steps`). resample: the variant of
     Section 5, fresh samples in every round; needs n_i ≥ 2·rounds. empty: what becomes of a cluster that nobody
     chose: `keep` its centre, or ask one `random-client` for its gradient there and follow that alone, as the
-    paper's published code does.
+    paper's published code does. tolerance: stop when no centre moves by more than this in a round; 0: never early.
+    precision: stop when every move is less than this share of its own standard error, or when all are less than that
+    error and no longer get smaller; 0: never. weighted: a client
+    counts by its number of samples, but no more than the median client, since it may lie about that, too; needs a
+    rule that takes weights.
     """
 
     server: Server
@@ -32,26 +40,44 @@ class ClusteredDescent:
     tolerance: float = 0.0
     resample: bool = False
     empty: Literal["keep", "random-client"] = "keep"
+    precision: float = 0.0
+    weighted: bool = False
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:
         rounds = self.rounds if self.resample and self.rounds else None
-        return State(0, start, curvatures=None if self.size is not None else ask_curvatures(network, rounds))
+        curvatures = None if self.size is not None else ask_curvatures(network, rounds)
+        return State(0, start, curvatures=curvatures, weights=ask_weights(network) if self.weighted else None)
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
         part = (state.round, self.rounds) if self.resample else None
         accepted = _ask(network, state, state.fixed, part)
         stand_ins = self._stand_ins(network, state, accepted, part, rng)
-        step = take_step(self.server, state.centres, accepted, self._sizes(state, accepted), stand_ins)
+        weights = None if state.weights is None else state.weights[accepted.clients]
+        sizes = self._sizes(state, accepted)
+        step = take_step(self.server, state.centres, accepted, sizes, stand_ins, weights)
         xp = namespace(step.centres)
-        movement = float(xp.max(xp.linalg.vector_norm(step.centres - state.centres, axis=1)))
+        moves = as_numpy(xp.linalg.vector_norm(step.centres - state.centres, axis=1))
+        movement = float(moves.max())
+        # a round in which nobody was heard says nothing about convergence
+        heard = bool(step.sizes.any())
+        calm = self._calm(state.calm, moves, accepted, sizes) if self.precision > 0 and heard else state.calm
+        settled = heard and (
+            0 < self.tolerance >= movement or calm[0] <= self.precision or (calm[1] >= PATIENCE and calm[0] < 1)
+        )
         labels = np.full(network.count, -1)
         labels[accepted.clients] = accepted.labels
         trimmed = np.full(network.count, np.nan)
         trimmed[accepted.clients] = step.trimmed
         exchange = Exchange(
-            labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()), accepted.strangers
+            labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()), accepted.strangers, settled
         )
-        return state._replace(round=state.round + 1, centres=step.centres), exchange
+        return state._replace(round=state.round + 1, centres=step.centres, calm=calm), exchange
+
+    def _calm(self, before: tuple[float, int], moves: Floats, accepted: Accepted, steps: Floats) -> tuple[float, int]:
+        """The largest move in standard errors, if it is the least so far by a tenth; else what that was."""
+        errors = standard_errors(accepted, steps)
+        now = float(np.max(np.where(moves > 0, moves / np.maximum(errors, 1e-300), 0.0)))
+        return (now, 0) if now < 0.9 * before[0] else (before[0], before[1] + 1)
 
     def _stand_ins(
         self, network: Network, state: State, accepted: Accepted, part: tuple[int, int] | None, rng: Generator
@@ -83,6 +109,26 @@ def _ask(network: Network, state: State, labels: Ints | None, part: tuple[int, i
     counted = labels[accepted.clients] >= 0
     clients = accepted.clients[counted]
     return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
+
+
+def standard_errors(accepted: Accepted, steps: Floats) -> Floats:
+    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median; 0 without any."""
+    errors = np.zeros(len(steps))
+    updates = as_numpy(accepted.updates)
+    for j in np.unique(accepted.labels).tolist():
+        rows = updates[accepted.labels == j]
+        squares = ((rows - as_numpy(median(rows))) ** 2).sum(axis=1)
+        errors[j] = steps[j] * np.sqrt(np.median(squares) / len(rows))
+    return errors
+
+
+def ask_weights(network: Network) -> Floats:
+    """(m,): n_i over the median of all, at most 1; as little as possible where the reply was refused or is no size."""
+    accepted = admit(network.sizes(), clients=network.count, clusters=1, round=-1, like=np.zeros((1, 1)))
+    sizes = np.ones(network.count)
+    sizes[accepted.clients] = np.maximum(as_numpy(accepted.updates)[:, 0], 1.0)
+    weights: Floats = np.minimum(sizes / np.median(sizes), 1.0)
+    return weights
 
 
 def ask_curvatures(network: Network, rounds: int | None = None) -> Floats:

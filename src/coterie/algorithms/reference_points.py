@@ -22,10 +22,6 @@ class _Immediate:
     def rounds(self) -> int:
         return 0
 
-    @property
-    def tolerance(self) -> float:
-        return 0.0
-
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
         raise ValueError("this method has no rounds")
 

@@ -37,10 +37,6 @@ class ThreeStage:
     def rounds(self) -> int:
         return self.descent.rounds
 
-    @property
-    def tolerance(self) -> float:
-        return self.descent.tolerance
-
     def init(self, network: Network, start: Array, rng: Generator) -> State:
         replies = network.minimisers(start, self.ridge)
         accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=start)

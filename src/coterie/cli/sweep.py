@@ -77,8 +77,10 @@ def results_folder(out: Path | None, resume: bool) -> Path:
     return out or dated_folder()
 
 
-def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None) -> Database:
-    """Do what is left of a grid, show how it goes, print the table, and leave OUT/summary.csv."""
+def work(
+    grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
+) -> Database:
+    """Do what is left of a grid, show how it goes, print the table unless told not to, and leave OUT/summary.csv."""
     from coterie.experiments import check
     from coterie.experiments.database import FILE, Database
     from coterie.experiments.plan import trim_warning
@@ -108,7 +110,8 @@ def work(grid: Grid, place: Path, workers: int | None, engine: str, ray_address:
             work_off(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
     summary = without_clock(aggregate(database.rows(grid.keys)))
     write_atomically(place / "summary.csv", as_csv(summary).encode())
-    output_console().print(results_table(summary))
+    if table:
+        output_console().print(results_table(summary))
     state = "Interrupted; go on with --resume. Finished trials are" if interrupted() else "Everything is"
     print(f"{state} in {place}/", file=sys.stderr)
     if interrupted():

@@ -8,17 +8,24 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from coterie.attacks.payloads import PAPER
 from coterie.data.generators import Samples, draw_labels
 
-Method = Literal["brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle"]
-METHOD_NAMES: tuple[Method, ...] = (
-    "brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle",
+Method = Literal[
+    "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "brifca-filter",
+    "ifca", "three-stage", "local", "global", "oracle",
+]  # fmt: skip
+METHOD_NAMES: tuple[Method, ...] = get_args(Method)
+COMPARED: tuple[Method, ...] = (
+    "coterie", "brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle",
 )  # fmt: skip
+"""What a run compares unless told otherwise: the recommended method, the paper's, and the points of reference."""
 NEEDS_TRUTH: tuple[Method, ...] = ("oracle",)
+PLAIN = ("paper", "sign-flip", "gaussian", "constant", "garbage", "none")
 RANGE = r"^\d+\.\.\d+$"
 
 
@@ -106,12 +113,19 @@ class AlgorithmSection(Section):
     init: str = Field(
         "bernoulli",
         min_length=1,
-        description="spectral or erm (found from one round of answers), bernoulli or gaussian (random, norm about 1),"
-        " warm (near the truth), or a file of centres (.npy, .csv, .safetensors#NAME)",
+        description="spectral, balls or erm (found from one round of answers), bernoulli or gaussian (random, norm"
+        " about 1), warm (near the truth), or a file of centres (.npy, .csv, .safetensors#NAME)",
     )
     most_byzantine: float = Field(
-        0.05, ge=0, lt=0.5, description="share of clients that spectral and erm set aside; below the smallest cluster's"
+        0.05,
+        ge=0,
+        lt=0.5,
+        description="bound on alpha, for coterie and the robust starts; below the smallest cluster's",
     )
+    clusters: Literal["known", "auto"] = Field(
+        "known", description="known: as many centres as problem.clusters; auto: coterie and robust starts find out"
+    )
+    most_clusters: int = Field(20, ge=1, description="the most clusters that auto looks for")
     warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
     trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
     project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
@@ -143,17 +157,37 @@ class ThreeStageSection(Section):
 
 
 class AttackSection(Section):
-    kind: Literal["paper", "sign-flip", "gaussian", "constant", "garbage", "none"] = Field(
-        "paper", description="what Byzantine clients send: paper, sign-flip, gaussian, constant, garbage, none"
+    kind: Literal[
+        "paper", "sign-flip", "gaussian", "constant", "garbage", "none", "ipm", "alie", "min-max", "min-sum", "mimic",
+        "trimmed-mean", "label-flip", "merge", "cross-mimic", "seed-capture", "phantom",
+    ] = Field(
+        "paper",
+        description="what Byzantine clients send: paper, sign-flip, gaussian, constant, garbage, none (poisoned data),"
+        " ipm, alie, min-max, min-sum, mimic, trimmed-mean, label-flip, merge, cross-mimic, seed-capture, phantom",
+    )  # fmt: skip
+    target: Literal["own", "smallest", "emptiest", "random", "hop"] = Field(
+        "own", description="which cluster they claim: own (best fit), smallest (all together), emptiest, random, hop"
     )
-    target: Literal["own", "smallest", "random", "hop"] = Field(
-        "own", description="which cluster they claim: own (best fit), smallest (all together), random, hop"
+    scale: Literal["auto", "worst"] | float = Field(
+        "auto",
+        description="the attack's number (paper: gradient at 3*theta); auto: as published; worst: what moves the rule"
+        " most, found anew in every round",
     )
-    scale: float = Field(3.0, description="the attack's number: gradient at scale*theta, -scale*mean, sd, value")
+    sleep: int = Field(0, ge=0, description="rounds in which they first answer by their own data")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, raw: Any) -> Any:
+        """3 is what `auto` means for the plain attacks; one name for it, so that equal settings have one identity."""
+        if isinstance(raw, dict) and raw.get("scale") == PAPER and raw.get("kind", "paper") in PLAIN:
+            return {**raw, "scale": "auto"}
+        return raw
 
 
 class RunSection(Section):
-    methods: list[Method] = Field(list(METHOD_NAMES), min_length=1, description="methods to compare")
+    methods: list[Method] = Field(
+        list(COMPARED), min_length=1, description=f"methods to compare, of {', '.join(METHOD_NAMES)}"
+    )
     trials: int = Field(10, ge=1, description="independent repetitions: new data, new start")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
@@ -188,7 +222,7 @@ class Config(Section):
             raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
         if self.three_stage.first == "truth":
             raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
-        if self.run.methods != list(METHOD_NAMES) and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
+        if self.run.methods != list(COMPARED) and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
             raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
         return self
 
@@ -210,7 +244,7 @@ class Config(Section):
         return chosen
 
 
-ROBUST_STARTS = ("spectral", "erm")
+ROBUST_STARTS = ("spectral", "balls", "erm")
 NAMED_STARTS = (*ROBUST_STARTS, "bernoulli", "gaussian", "warm")
 
 

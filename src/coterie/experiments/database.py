@@ -106,6 +106,7 @@ class Database:
             try:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 self.connection.executescript(SCHEMA)
+                self._add_columns()
                 return
             except sqlite3.OperationalError as error:
                 if self.connection.in_transaction:
@@ -113,6 +114,16 @@ class Database:
                 if "locked" not in str(error) or time.monotonic() > limit:
                     raise
                 time.sleep(0.01)
+
+    def _columns(self) -> list[str]:
+        return [name for _, name, *_ in self.connection.execute("PRAGMA table_info(results)")]
+
+    def _add_columns(self) -> None:
+        """A file of an earlier version gets the metrics that it did not know."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        for metric in [metric for metric in METRICS if metric not in self._columns()]:
+            self.connection.execute(f"ALTER TABLE results ADD COLUMN {metric} REAL")
+        self.connection.execute("COMMIT")
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -137,14 +148,15 @@ class Database:
             ]
             for method, found in result.methods.items()
         ]
-        holes = ", ".join("?" * len(rows[0]))
+        names = ["key", "configuration", "method", "seed", "trial", "numerics", "version", *METRICS]
+        holes = f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         with self._reported():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 self.connection.execute(
                     "INSERT OR IGNORE INTO configurations VALUES (?, ?)", [_digest(inside), json.dumps(inside)]
                 )
-                self.connection.executemany(f"INSERT OR IGNORE INTO results VALUES ({holes})", rows)
+                self.connection.executemany(f"INSERT OR IGNORE INTO results {holes}", rows)
                 self.connection.execute("COMMIT")
             except sqlite3.Error:
                 if self.connection.in_transaction:
@@ -161,7 +173,9 @@ class Database:
 
         Of this version of the numerics, in an order that does not depend on when they came.
         """
-        columns = ["key", "method", "seed", "trial", *METRICS]
+        with self._reported():
+            known = self._columns()
+        columns = ["key", "method", "seed", "trial", *(metric for metric in METRICS if metric in known)]
         query = (
             f"SELECT content, configuration, {', '.join(columns)} FROM results "
             "JOIN configurations ON configurations.id = configuration WHERE numerics = ?"
@@ -177,7 +191,7 @@ class Database:
                 del row["key"]
                 if name not in contents:
                     contents[name] = _complete(json.loads(text))
-                metrics = {metric: math.nan if row[metric] is None else row[metric] for metric in METRICS}
+                metrics = {metric: math.nan if row.get(metric) is None else row[metric] for metric in METRICS}
                 rows.append({**contents[name], **row, **metrics})
         return rows
 

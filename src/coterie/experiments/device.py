@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.aggregators.cuda import available
 from coterie.arrays import Ints
+from coterie.attacks.payloads import PAPER
 from coterie.batch import Batch, Lane, descend, respond
 from coterie.batch.kernels import MOST_CLIENTS
 from coterie.batch.three_stage import minimisers, trimmed_kmeans
@@ -22,7 +23,7 @@ from coterie.data.generators import draw_layout
 from coterie.experiments import tables
 from coterie.experiments.config import ROBUST_STARTS, Config, MixedRegression
 from coterie.experiments.run import Engine, Interrupted, Job, OnProgress, Stop, counted_rounds
-from coterie.experiments.trial import MethodResult, TrialResult
+from coterie.experiments.trial import MethodResult, TrialResult, compare
 from coterie.metrics import NOT_APPLICABLE, evaluate
 from coterie.server import unit_sphere
 from coterie.simulate import stream
@@ -52,6 +53,8 @@ def check_device(config: Config) -> None:
         "problem.clients": (clients <= MOST_CLIENTS, f"at most {MOST_CLIENTS}"),
         "problem.dtype": (getattr(problem, "dtype", "") == "float32", "float32"),
         "attack.kind": (config.attack.kind == "paper" and config.attack.target == "own", "paper with target own"),
+        "attack.scale": (config.attack.scale != "worst", "a number"),
+        "attack.sleep": (config.attack.sleep == 0, "0"),
         "algorithm.init": (section.init not in ROBUST_STARTS, "a start that needs no answers"),
         "algorithm.tolerance": (section.tolerance == 0, "0"),
         "algorithm.resample": (not section.resample, "false"),
@@ -97,7 +100,8 @@ def draw(config: Config, trials: Sequence[int], device: str) -> Draws:
         parameters.append(layout.own.astype(np.float32))
     own = torch.from_numpy(np.stack(parameters)).to(device)
     targets.mul_(math.sqrt(problem.noise_variance)).add_((features @ own[..., None])[..., 0])
-    scales = torch.from_numpy(np.where(truths[0].byzantine, config.attack.scale, 1.0).astype(np.float32)).to(device)
+    lie = PAPER if config.attack.scale == "auto" else config.attack.scale
+    scales = torch.from_numpy(np.where(truths[0].byzantine, lie, 1.0).astype(np.float32)).to(device)
     scales = scales.repeat(len(trials), 1)
     generators = [stream(seed, trial, "server") for trial in trials]
     return Draws(Batch(features, targets, scales), truths, torch.from_numpy(np.stack(starts)).to(device), generators)
@@ -171,12 +175,11 @@ def _add_oracle(results: list[TrialResult], batch: Batch, truths: list[Truth], w
     seconds = (time.perf_counter() - began) / len(results)
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
         judged = _judged(centres[place].astype(np.float32), truth.labels, truth)
-        floor = judged.metrics["matched_dist"]
         judged.metrics.update(loss=NOT_APPLICABLE, rounds=0.0, seconds=seconds)
         if wanted:
             result.methods["oracle"] = judged
         for method in result.methods.values():
-            method.metrics["oracle_ratio"] = method.metrics["matched_dist"] / floor if floor > 0 else math.nan
+            compare(method, judged, truth)
 
 
 def oracle(batch: Batch, labels: Ints) -> Tensor:

@@ -64,7 +64,7 @@ def figure1(preset: Preset, trials: int = 50, quick: bool = False, device: str =
         },
         "algorithm": {"trim": 0.05, **PRESETS[preset]["algorithm"]},
         "three_stage": dict(PRESETS[preset]["three_stage"]),
-        "attack": {"kind": "paper", "target": "own", "scale": 3.0},
+        "attack": {"kind": "paper", "target": "own"},
         "run": {"methods": list(METHODS), "trials": trials} | ({} if device == "cpu" else {"device": device}),
         "settings": [{"problem": {"clusters": k, "clients": m}} for k, m in settings],
     }

@@ -8,7 +8,10 @@ import numpy as np
 
 from coterie.experiments.trial import TrialResult
 
-METRICS = ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "loss", "rounds", "seconds")
+METRICS = (
+    "dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters", "loss", "rounds",
+    "seconds",
+)  # fmt: skip
 
 Statistic = dict[str, float | int | None]
 Summary = dict[str, dict[str, Statistic]]

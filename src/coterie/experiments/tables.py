@@ -9,9 +9,28 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie import attacks, initialise, tasks
-from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
-from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Network, Oracle, ThreeStage
-from coterie.arrays import Array, Floats, as_numpy
+from coterie.aggregators import (
+    Aggregator,
+    centred_clipping,
+    filtered_mean,
+    geometric_median,
+    krum,
+    mean,
+    mean_over,
+    median,
+    trimmed_mean,
+)
+from coterie.algorithms import (
+    Algorithm,
+    ClusteredDescent,
+    LocalMinimisers,
+    Oracle,
+    RobustStart,
+    SelfStarting,
+    ThreeStage,
+)
+from coterie.algorithms.start import Find
+from coterie.arrays import Array, Floats
 from coterie.data import Clients, Federation, Truth, gaussian_means, mixed_regression, poisson_means, read_folder
 from coterie.experiments.config import (
     AlgorithmSection,
@@ -22,10 +41,12 @@ from coterie.experiments.config import (
     MixedRegression,
     Problem,
 )
-from coterie.intake import admit
 from coterie.server import Projection, Server, box, l2_ball, unconstrained, unit_sphere
 from coterie.tasks import Task
 from coterie.tasks.linear_model import float32_inverse
+
+PRECISION = 0.01
+"""The recommended method stops when every move is less than this share of its own standard error."""
 
 PAYLOADS: dict[str, attacks.Payload] = {
     "paper": attacks.paper,
@@ -34,14 +55,46 @@ PAYLOADS: dict[str, attacks.Payload] = {
     "constant": attacks.constant,
     "garbage": attacks.garbage,
     "none": attacks.none,
+    "ipm": attacks.inner_product,
+    "alie": attacks.alie,
+    "min-max": attacks.min_max,
+    "min-sum": attacks.min_sum,
+    "mimic": attacks.mimic,
+    "trimmed-mean": attacks.trimmed_mean_attack,
+    "label-flip": attacks.label_flip,
+    "merge": attacks.merge,
+    "cross-mimic": attacks.cross_mimic,
+    "seed-capture": attacks.seed_capture,
+    "phantom": attacks.phantom,
 }
 
 TARGETS: dict[str, attacks.Target] = {
     "own": attacks.own,
     "smallest": attacks.smallest,
+    "emptiest": attacks.emptiest,
     "random": attacks.random,
     "hop": attacks.hop,
 }
+
+STARTS: dict[str, Find] = {"spectral": initialise.spectral, "balls": initialise.balls, "erm": initialise.erm}
+
+
+def _filter(section: AlgorithmSection, clients: int) -> Aggregator:
+    return partial(filtered_mean, liars=int(section.most_byzantine * clients + 1e-9))
+
+
+RULES: dict[str, Callable[[AlgorithmSection, int], Aggregator]] = {
+    "brifca-median": lambda section, clients: median,
+    "brifca-trimmed": lambda section, clients: partial(trimmed_mean, trim=section.trim),
+    "brifca-geometric": lambda section, clients: geometric_median,
+    "brifca-krum": lambda section, clients: partial(krum, byzantine=section.trim, selected=0.5),
+    "brifca-clipping": lambda section, clients: centred_clipping,
+    "brifca-filter": _filter,
+    "coterie": _filter,
+    "ifca": lambda section, clients: mean if section.ifca_divisor == "cluster" else partial(mean_over, clients=clients),
+    "three-stage": lambda section, clients: partial(trimmed_mean, trim=section.trim),
+}
+"""The aggregator behind a method; any other one takes the median."""
 
 TASKS: dict[str, Callable[[Clients, int], Task]] = {
     "linear": lambda clients, classes: tasks.linear_regression(clients),
@@ -84,7 +137,8 @@ def task(problem: Problem, clients: Clients) -> Task:
 
 def attack(section: AttackSection) -> attacks.Attack:
     """What Byzantine clients do."""
-    return attacks.Attack(PAYLOADS[section.kind], TARGETS[section.target], section.scale)
+    scale = None if section.scale == "auto" else section.scale
+    return attacks.Attack(PAYLOADS[section.kind], TARGETS[section.target], scale, section.sleep)
 
 
 def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Array:
@@ -100,26 +154,26 @@ def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Arra
         try:
             centres = initialise.from_file(init, clusters, dim)
         except ValueError as error:
-            raise ValueError(f"algorithm.init: {error} (or use spectral, erm, bernoulli, gaussian, warm)") from None
+            raise ValueError(
+                f"algorithm.init: {error} (or use spectral, balls, erm, bernoulli, gaussian, warm)"
+            ) from None
     return _typed(centres, config)
 
 
-def robust_start(config: Config, task: Task, network: Network, rng: Generator) -> Array:
-    """The first (k, d) centres from one round of answers; those that the intake refuses are left out."""
-    section, clusters = config.algorithm, config.problem.clusters
-    origin = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
-    if section.init == "spectral":
+def robust_start(config: Config, task: Task) -> RobustStart:
+    """How the server finds the first centres by asking."""
+    section = config.algorithm
+    init = section.init if section.init in STARTS else "spectral"
+    return RobustStart(
+        STARTS[init],
+        "minimiser" if init == "erm" else "gradient",
+        section.most_byzantine,
+        config.problem.clusters if section.clusters == "known" else None,
+        section.most_clusters,
         # a step from 0 that reaches the optimum where the features are isotropic and the loss as curved as it can be
-        curvature = task.loss.curvature if isinstance(task, tasks.LinearModel) else 2.0
-        replies, scale = network.gradients(origin, -1), -1 / curvature
-        find = initialise.spectral
-    else:
-        replies, scale = network.minimisers(origin, section.ridge), 1.0
-        find = initialise.erm
-    accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
-    if len(accepted.clients) < clusters:
-        raise ValueError(f"algorithm.init: {section.init} needs at least {clusters} well-formed answers")
-    return _typed(find(scale * as_numpy(accepted.updates), clusters, section.most_byzantine, rng), config)
+        task.loss.curvature if isinstance(task, tasks.LinearModel) else 2.0,
+        section.ridge,
+    )
 
 
 def _typed(centres: Floats, config: Config) -> Array:
@@ -142,12 +196,7 @@ def projection(section: AlgorithmSection) -> Projection:
 
 def rule(method: str, config: Config, clients: int) -> Aggregator:
     """The aggregator behind a method."""
-    section = config.algorithm
-    if method == "ifca":
-        return mean if section.ifca_divisor == "cluster" else partial(mean_over, clients=clients)
-    if method in ("brifca-trimmed", "three-stage"):
-        return partial(trimmed_mean, trim=section.trim)
-    return median
+    return RULES.get(method, RULES["brifca-median"])(config.algorithm, clients)
 
 
 def method_task(method: str, config: Config, task: Task) -> Task:
@@ -169,8 +218,14 @@ def algorithm(method: str, config: Config, task: Task, truth: Truth | None, audi
     project = projection(section)
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
+    server = Server(rule(method, config, task.clients.count), project, section.trim, audit)
+    if method == "coterie":
+        descent = ClusteredDescent(
+            server, section.rounds, resample=section.resample, precision=PRECISION, weighted=True
+        )
+        return SelfStarting(descent, robust_start(config, task))
     descent = ClusteredDescent(
-        Server(rule(method, config, task.clients.count), project, section.trim, audit),
+        server,
         rounds=section.rounds,
         size=None if section.step == "auto" else section.step,
         tolerance=section.tolerance,

@@ -19,7 +19,7 @@ from coterie.data import Truth
 from coterie.experiments import tables
 from coterie.experiments.config import NAMED_STARTS, ROBUST_STARTS, Config
 from coterie.intake import Verdict
-from coterie.metrics import NOT_APPLICABLE, Metrics, contamination, evaluate
+from coterie.metrics import NOT_APPLICABLE, Metrics, cluster_distances, contamination, evaluate
 from coterie.simulate import Round, SimulatedNetwork, choices, play, stream
 from coterie.tasks import Task
 
@@ -86,7 +86,8 @@ def draw_trial(config: Config, trial: int) -> Draw:
         byzantine = _byzantine(task, drawn.truth)
         adversary = stream(config.run.seed, trial, "attack on the start")
         network = SimulatedNetwork(task, byzantine, tables.attack(config.attack), adversary)
-        start = tables.robust_start(config, task, network, rng)
+        example = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
+        start = tables.robust_start(config, task)(network, example, rng)
     else:
         start = tables.start(config, task.dim, drawn.truth, rng)
     return Draw(config, trial, task, drawn.truth, start)
@@ -108,10 +109,19 @@ def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound
         results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
         if draw.truth is not None:
             oracle = results.get("oracle") or _run_method("oracle", draw, False, lambda: None)
-            floor = oracle.metrics["matched_dist"]
             for result in results.values():
-                result.metrics["oracle_ratio"] = result.metrics["matched_dist"] / floor if floor > 0 else math.nan
+                compare(result, oracle, draw.truth)
     return TrialResult(trial, results)
+
+
+def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
+    """The matched distance relative to the oracle's, over all clusters and in the one where it is worst."""
+    floor, metrics = oracle.metrics["matched_dist"], result.metrics
+    metrics["oracle_ratio"] = metrics["matched_dist"] / floor if floor > 0 else math.nan
+    each = cluster_distances(oracle.centres, truth.centres)
+    metrics["worst_ratio"] = math.nan
+    if each.min() > 0 and not math.isnan(metrics["clusters"]):
+        metrics["worst_ratio"] = float((cluster_distances(result.centres, truth.centres) / each).max())
 
 
 def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
@@ -188,7 +198,7 @@ class Recorder:
         state = self.last.state
         labels = choices(self.task, state)
         metrics: Metrics = dict.fromkeys(
-            ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio"), NOT_APPLICABLE
+            ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters"), NOT_APPLICABLE
         )
         if self.truth is not None:
             metrics |= evaluate(state.centres, labels, self.truth, self.local)

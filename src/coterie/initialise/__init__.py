@@ -1,6 +1,16 @@
 """Where the first centres come from: guessed, given, near the truth, or found from what the clients say."""
 
-from coterie.initialise.robust import erm, spectral, trimmed_clusters
+from coterie.initialise.robust import balls, densest_balls, erm, spectral, trimmed_clusters
 from coterie.initialise.simple import bernoulli, from_file, gaussian, warm
 
-__all__ = ["bernoulli", "erm", "from_file", "gaussian", "spectral", "trimmed_clusters", "warm"]
+__all__ = [
+    "balls",
+    "bernoulli",
+    "densest_balls",
+    "erm",
+    "from_file",
+    "gaussian",
+    "spectral",
+    "trimmed_clusters",
+    "warm",
+]

@@ -1,19 +1,20 @@
 """First centres from one round of answers of which a minority may be anything.
 
-Both starts see one point per client: an unbiased but noisy sketch of its optimum (`spectral`), or its own minimiser
-(`erm`). They clip the points at a robust radius and look for k clusters among all but the `byzantine` share of them,
-by a trimmed k-means that is allowed to move a centre elsewhere when that pays (Lattanzi and Sohler, A better k-means++
-algorithm via local search, 2019).
+All starts see one point per client: an unbiased but noisy sketch of its optimum (`spectral`, `balls`), or its own
+minimiser (`erm`). They clip the points at a robust radius and look for k clusters among all but the `byzantine` share
+of them, by a trimmed k-means that is allowed to move a centre elsewhere when that pays (Lattanzi and Sohler, A better
+k-means++ algorithm via local search, 2019), or that begins at the densest balls.
 
 What they assume: every cluster holds more than byzantine·m clients. An attacker who owns as many clients as a cluster
-can pose as one. With fewer it may send huge points (clipped), identical points or a dense ball (not worth a centre:
-they can be left out instead, and a cluster of that size counts only if there is no other way), or points that spread
-the clipped variance over many directions (the first pass keeps twice as many directions as it needs, and the second
-one looks for directions without those who were set aside).
+can pose as one. With fewer it may send huge points (left out, or clipped), identical points or a dense ball (not worth
+a centre: they can be left out instead, and a cluster of that size counts only if there is no other way), or points
+that spread the clipped variance over many directions (the first pass keeps twice as many directions as it needs, and
+the second one looks for directions without those who were set aside).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,12 @@ STARTS = 8
 SWAPS = 4
 """Tries to move a centre, per centre and start."""
 LLOYD_STEPS = 50
+FAR = 2.0
+BALL = 1.6
+"""A cluster reaches this many times as far as the typical point of a ball of half its size."""
+
+
+Clustering = Callable[[Floats, int, float, Generator], "Clusters"]
 
 
 class Clusters(NamedTuple):
@@ -36,30 +43,68 @@ class Clusters(NamedTuple):
     kept: Bools  # (m,), False for the share that lies farthest from all centres
 
 
-def spectral(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Floats:
+def spectral(
+    points: Floats,
+    clusters: int,
+    byzantine: float,
+    rng: Generator,
+    thrifty: bool = True,
+    cluster: Clustering | None = None,
+) -> Floats:
     """(k, d) centres from the clients' sketches (m, d), by trimmed clustering along their leading directions.
 
     A sketch is the client's optimum plus noise of the same size in every direction, such as −∇F_i(0)/2 for the square
     loss on isotropic features. One sketch says little where d is large; the k directions in which the clusters differ
     stand out of all m of them together, and along these the noise is that of k numbers, not of d.
+    thrifty: see `plausible`. cluster: another way to cluster, see `balls`.
     """
-    points = clipped(points, byzantine)
+    points, byzantine = plausible(points, byzantine, thrifty)
     kept = np.ones(len(points), dtype=np.bool_)
     for directions in (2 * clusters, clusters):
         middle = points[kept].mean(axis=0)
         axes = np.linalg.svd(points[kept] - middle, full_matrices=False)[2][:directions]
-        found = trimmed_clusters((points - middle) @ axes.T, clusters, byzantine, rng)
+        found = (cluster or trimmed_clusters)((points - middle) @ axes.T, clusters, byzantine, rng)
         kept = found.kept
     centres: Floats = middle + found.centres @ axes
     return centres
 
 
-def erm(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Floats:
+def balls(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True) -> Floats:
+    """(k, d) centres from the clients' sketches, like `spectral`, with the densest balls as seeds instead of chance.
+
+    Nothing in it is random. A cluster is found if no other one is so much denser that a ball of half the average size
+    holds parts of both; an attacker with more clients than such a ball can hold one.
+    Reference: Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024, whose
+    initialisation searches all sizes of all balls; here the size is given, and the cost is that of the distances.
+    """
+    return spectral(points, clusters, byzantine, rng, thrifty, densest_balls)
+
+
+def erm(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True) -> Floats:
     """(k, d) centres from the clients' own (m, d) minimisers, by trimmed clustering in all d directions.
 
     Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge.
     """
-    return trimmed_clusters(clipped(points, byzantine), clusters, byzantine, rng).centres
+    points, byzantine = plausible(points, byzantine, thrifty)
+    return trimmed_clusters(points, clusters, byzantine, rng).centres
+
+
+def plausible(points: Floats, byzantine: float, thrifty: bool) -> tuple[Floats, float]:
+    """The points, clipped, without those that lie far out, and the share that may still be left out.
+
+    Far out is more than `FAR` times the median distance to the median; of these at most a share `byzantine` goes.
+    thrifty: they count towards that share. So a small cluster is not left out on top of liars that were easy to see;
+    on the other hand honest clients with few samples, who lie far out as well, may use the share up.
+    """
+    bounded = np.clip(points, -1e100, 1e100)  # squares stay finite
+    away = np.linalg.norm(bounded - np.median(bounded, axis=0), axis=1)
+    allowed = len(points) - _kept_count(len(points), byzantine)
+    farthest = np.argsort(-away, kind="stable")[:allowed]
+    far = farthest[away[farthest] > FAR * np.median(away)]
+    left = allowed - len(far)
+    # half a point makes up for the rounding of a share of fewer points
+    share = (left + 0.5) / (len(points) - len(far)) if thrifty and left else 0.0 if thrifty else byzantine
+    return clipped(np.delete(bounded, far, axis=0), byzantine), share
 
 
 def clipped(points: Floats, byzantine: float) -> Floats:
@@ -100,6 +145,27 @@ def trimmed_clusters(points: Floats, clusters: int, byzantine: float, rng: Gener
             best = (small, cost), found
     assert best is not None
     return best[1]
+
+
+def densest_balls(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Clusters:
+    """Trimmed k-means from the densest balls: the tightest with more than byzantine·m points, and so on without it.
+
+    How tight is an order statistic of the distances from a point: to as many others as half an average cluster has.
+    """
+    kept = _kept_count(len(points), byzantine)
+    between = cdist(points, points)
+    left, seeds = np.arange(len(points)), np.empty((clusters, points.shape[1]))
+    for j in range(clusters):
+        members = min(len(left), max(len(points) - kept + 1, -(-len(left) // (2 * (clusters - j)))))
+        if members == 0:  # all are taken: the farthest from the centres so far
+            seeds[j] = points[cdist(points, seeds[:j]).min(axis=1).argmax()]
+            continue
+        near = np.sort(between[np.ix_(left, left)], axis=1)[:, members - 1]
+        ball = points[left[between[left[near.argmin()], left] <= near.min()]]
+        seeds[j] = ball.mean(axis=0)
+        reach = BALL * float(np.median(np.linalg.norm(ball - seeds[j], axis=1)))
+        left = left[np.linalg.norm(points[left] - seeds[j], axis=1) > reach]
+    return _lloyd(points, seeds, kept)[1]
 
 
 def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:

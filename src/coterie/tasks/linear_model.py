@@ -18,7 +18,7 @@ from scipy.linalg import eigh, lstsq, solve
 from scipy.linalg.lapack import sgetrf, sgetri
 from scipy.optimize import minimize
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
 from coterie.data.clients import Block
 from coterie.tasks import square_kernel
@@ -33,6 +33,7 @@ class Loss(NamedTuple):
     """ℓ(s, y) for scores s (…, outputs) and targets y (…).
 
     value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s²,
+    predict = the target that scores speak for, flip = targets turned into their contrary,
     fast = a whole response on NumPy arrays by a compiled kernel, where there is one (see `square_kernel`).
     """
 
@@ -40,12 +41,22 @@ class Loss(NamedTuple):
     value: Callable[[Array, Array], Array]
     slope: Callable[[Array, Array], Array]
     curvature: float
+    predict: Callable[[Array], Array]
+    flip: Callable[[Array], Array]
     fast: Callable[[Array, Array, Array, Choice], tuple[Array, Ints, Array]] | None = None
 
 
 def squared_loss() -> Loss:
     """ℓ(s, y) = (s − y)², as in the paper (no factor ½, so the gradient carries a 2)."""
-    return Loss(1, lambda s, y: (s[..., 0] - y) ** 2, lambda s, y: 2.0 * (s - y[..., None]), 2.0, square_kernel.respond)
+    return Loss(
+        1,
+        value=lambda s, y: (s[..., 0] - y) ** 2,
+        slope=lambda s, y: 2.0 * (s - y[..., None]),
+        curvature=2.0,
+        predict=lambda s: s[..., 0],
+        flip=lambda y: -y,
+        fast=square_kernel.respond,
+    )
 
 
 def logistic_loss() -> Loss:
@@ -60,7 +71,7 @@ def logistic_loss() -> Loss:
         xp = namespace(s)
         return 0.5 * (1.0 + xp.tanh(0.5 * s)) - y[..., None]
 
-    return Loss(1, value, slope, 0.25)
+    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, flip=lambda y: 1 - y)
 
 
 def softmax_loss(classes: int) -> Loss:
@@ -82,7 +93,14 @@ def softmax_loss(classes: int) -> Loss:
         e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
         return e / xp.sum(e, axis=-1, keepdims=True) - hot(s, y)
 
-    return Loss(classes, value, slope, 0.5)
+    return Loss(
+        classes,
+        value,
+        slope,
+        curvature=0.5,
+        predict=lambda s: namespace(s).argmax(s, axis=-1),
+        flip=lambda y: classes - 1 - y,
+    )
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,15 @@ class LinearModel:
 
     def on(self, clients: Clients) -> LinearModel:
         return replace(self, clients=clients)
+
+    def flipped(self) -> LinearModel:
+        return self._with_targets(self.loss.flip(self.clients.targets))
+
+    def posing(self, model: Array) -> LinearModel:
+        return self._with_targets(self.loss.predict(self.clients.features @ self._weights(model)[0]))
+
+    def _with_targets(self, targets: Array) -> LinearModel:
+        return self.on(replace(self.clients, targets=cast(targets, self.clients.features)))
 
     def _weights(self, centres: Array) -> Array:
         return namespace(centres).reshape(centres, (-1, self.clients.dim, self.loss.outputs))

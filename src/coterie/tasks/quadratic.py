@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -36,6 +36,18 @@ class Quadratic:
 
     def on(self, clients: Clients) -> Quadratic:
         return self.build(clients)
+
+    def flipped(self) -> Quadratic:
+        if self.clients.targets is None:
+            return self.on(replace(self.clients, features=-self.clients.features))
+        return self.on(replace(self.clients, targets=-self.clients.targets))
+
+    def posing(self, model: Array) -> Quadratic:
+        features = self.clients.features
+        if self.clients.targets is not None:
+            return self.on(replace(self.clients, targets=features @ model))
+        owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
+        return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
 
     def _steepen(self, offsets: Array) -> Array:
         """(m, r, d) -> (m, r, d): each client's offsets times its G_i."""

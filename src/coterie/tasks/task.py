@@ -37,6 +37,14 @@ class Task(Protocol):
         """The same task on other clients (a subset, a part of the samples, a pool)."""
         ...
 
+    def flipped(self) -> Self:
+        """The same task on data turned into their contrary: −y, the other class, −z where there is no target."""
+        ...
+
+    def posing(self, model: Array) -> Self:
+        """The same task on data that the (dim,) model explains: its own targets, or samples around it."""
+        ...
+
     def losses(self, centres: Array) -> Array:
         """(k, dim) -> (m, k): F_i(θ_j)."""
         ...

@@ -1,0 +1,138 @@
+"""First centres that the server finds by itself: it asks, and clusters the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator
+
+from coterie.aggregators import trimmed_mean
+from coterie.algorithms.base import Exchange, Network, State
+from coterie.algorithms.descent import ClusteredDescent
+from coterie.arrays import Array, Floats, Ints, as_numpy, like
+from coterie.intake import Replies, admit
+
+Find = Callable[[Floats, int, float, Generator, bool], Floats]
+"""From one point per client, k, the Byzantine share and thrift to (k, d) centres; see `initialise`."""
+STRAYS = 2
+"""Honest clients who may join a cluster of liars by chance."""
+HALF = (0, 1)
+"""The samples in two parts: one to compute on, one to judge by."""
+
+
+@dataclass(frozen=True)
+class RobustStart:
+    """First centres from one round of answers, of which a share may be lies.
+
+    find: how the answers are clustered. ask: for the `gradient` at 0, whose negative over the curvature is a sketch
+    of a client's optimum, or for its own `minimiser`. byzantine: the largest share of liars to expect; it must lie
+    below the smallest cluster's. clusters: k, or None to find that out, up to `most`.
+    """
+
+    find: Find
+    ask: Literal["gradient", "minimiser"]
+    byzantine: float
+    clusters: int | None
+    most: int = 20
+    curvature: float = 2.0
+    ridge: float = 0.0
+
+    def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
+        """(k, d) centres of the kind and dtype of `example` (…, d).
+
+        Two ways to leave points out give two candidates, and the clients' losses decide between them.
+        """
+        clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
+        candidates = self._candidates(self._points(network, example, clusters), clusters, rng)
+        losses, _ = _judge(network, candidates, example)
+        return like(candidates[int(np.argmin([_location(best, self.byzantine) for best in losses.T]))], example)
+
+    def _candidates(self, points: Floats, clusters: int, rng: Generator) -> list[Floats]:
+        return [self.find(points, clusters, self.byzantine, rng, thrifty) for thrifty in (True, False)]
+
+    def _points(self, network: Network, example: Array, least: int, part: tuple[int, int] | None = None) -> Floats:
+        """(clients, d): one point for each well-formed answer."""
+        origin = 0 * example[:1, :]
+        if self.ask == "gradient":
+            replies, scale = network.gradients(origin, -1, part=part), -1 / self.curvature
+        else:
+            replies, scale = network.minimisers(origin, self.ridge, part), 1.0
+        found = _rows(network, replies, origin)
+        if len(found) < least:
+            raise ValueError(f"a robust start needs at least {least} well-formed answers, got {len(found)}")
+        return scale * found
+
+    def _count(self, network: Network, example: Array, rng: Generator) -> int:
+        """How many clusters there are, judged by samples that the centres were not made from.
+
+        For k = 1, 2, … the centres come from one half of every client's samples, and the clients report the loss at
+        their best centre on the other half. The number counts if every cluster holds more clients than may be liars;
+        of these it is the smallest that comes within one standard error of the least trimmed mean loss. So liars who
+        pose as a cluster get none: it is no larger than they are, and saves nobody else a loss.
+        """
+        points = self._points(network, example, 1, HALF)
+        most = max(1, min(self.most, int((1 - self.byzantine) * len(points))))
+        candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, rng)]
+        losses, smallest = _judge(network, candidates, example, HALF)
+        counts = np.array([len(centres) for centres in candidates])
+        allowed = np.flatnonzero((smallest > self.byzantine * len(points) + STRAYS) | (counts == 1))
+        least = allowed[np.argmin([_location(losses[:, i], self.byzantine) for i in allowed])]
+        for i in allowed.tolist():
+            worse = losses[:, i] - losses[:, least]
+            if _location(worse, self.byzantine) <= _standard_error(worse, self.byzantine):
+                return int(counts[i])
+        return int(counts[least])
+
+
+def _judge(
+    network: Network, candidates: Sequence[Floats], example: Array, part: tuple[int, int] | None = None
+) -> tuple[Floats, Ints]:
+    """(clients, candidates) losses at the best centre of each, and (candidates,) clients of its smallest cluster."""
+    broadcast = like(np.concatenate(candidates), example)
+    losses = _rows(network, network.losses(broadcast, part), broadcast[:, 0][None, :])
+    ends = np.cumsum([len(centres) for centres in candidates])
+    parts = [losses[:, end - len(centres) : end] for centres, end in zip(candidates, ends, strict=True)]
+    sizes = [np.bincount(part.argmin(axis=1), minlength=part.shape[1]).min() for part in parts]
+    return np.stack([part.min(axis=1) for part in parts], axis=1), np.array(sizes)
+
+
+def _rows(network: Network, replies: Replies, example: Array) -> Floats:
+    """The well-formed answers."""
+    accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=example)
+    if len(accepted.clients) == 0:
+        raise ValueError("a robust start needs well-formed answers, got none")
+    return as_numpy(accepted.updates).astype(np.float64)
+
+
+def _location(values: Floats, trim: float) -> float:
+    return float(trimmed_mean(values[:, None], trim)[0])
+
+
+def _standard_error(values: Floats, trim: float) -> float:
+    """Of a trimmed mean, by the winsorised variance."""
+    low, high = np.quantile(values, [trim, 1 - trim])
+    return float(np.clip(values, low, high).std() / ((1 - 2 * trim) * np.sqrt(len(values))))
+
+
+@dataclass(frozen=True)
+class SelfStarting:
+    """A descent that finds its own first centres; the ones that it is given tell only the kind of array.
+
+    With the filter as its rule, weights, an automatic step and an automatic stop it is the method `coterie`.
+    """
+
+    descent: ClusteredDescent
+    start: RobustStart
+
+    @property
+    def rounds(self) -> int:
+        return self.descent.rounds
+
+    def init(self, network: Network, start: Array, rng: Generator) -> State:
+        return self.descent.init(network, self.start(network, start, rng), rng)
+
+    def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
+        return self.descent.step(state, network, rng)

@@ -1,0 +1,63 @@
+"""What an adversary sees, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.random import Generator
+
+from coterie.arrays import Array, Bools, Ints
+from coterie.tasks import Task
+
+
+@dataclass(frozen=True)
+class View:
+    """What the adversary sees in one exchange between the server and the clients.
+
+    round: the round, or -1 before the first. centres: (k, d) as broadcast, or None where the server asked
+    for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
+    would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
+    aggregate: the server's rule. rng: the adversary's own randomness. fixed: the server has settled the
+    labels, so that a claim means nothing.
+    """
+
+    round: int
+    centres: Array | None
+    labels: Ints
+    updates: Array
+    byzantine: Bools
+    liars: Task
+    aggregate: Callable[[Array], Array]
+    rng: Generator
+    fixed: bool = False
+
+    @property
+    def clusters(self) -> int:
+        return 1 if self.centres is None else int(self.centres.shape[0])
+
+    @property
+    def count(self) -> int:
+        """The number of Byzantine clients."""
+        return int(self.byzantine.sum())
+
+    @property
+    def claimed(self) -> Ints:
+        """The clusters that the Byzantine clients claim."""
+        return self.labels[self.byzantine]
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """The replies of the Byzantine clients, in their order; entries may be malformed on purpose."""
+
+    labels: Sequence[Any] | Ints
+    updates: Sequence[Any] | Array
+    rounds: Sequence[Any] | None = None
+    repeated: bool = False
+
+
+Target = Callable[[View], Ints]
+Payload = Callable[..., Forgery]
+"""(view) -> forgery, or (view, scale) with the attack's strength; the default is the one that its authors give."""

@@ -1,0 +1,47 @@
+"""`coterie arena`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.app import app
+from coterie.cli.sweep import EngineName, RayAddress, Workers, results_folder, work
+
+
+@app.command()
+def arena(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small problem, two fractions, 2 trials: under three minutes.")
+    ] = False,
+    trials: Annotated[int | None, typer.Option(min=1, help="Default: 10; with --quick 2.")] = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    ray_address: RayAddress = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
+) -> None:
+    """Set every defence against every attack: a heat map, a table, and which defence to use when.
+
+    Fractions of liars go up to just below the point at which they outnumber a cluster. OUT holds arena.md,
+    arena.png and all results, as of any sweep.
+    """
+    from coterie.experiments.arena import arena as grid_of
+    from coterie.experiments.arena import bouts, report
+    from coterie.experiments.store import write_atomically
+    from coterie.plot import heat_map
+
+    place = results_folder(out, resume)
+    count = trials or (2 if quick else 10)
+    grid = grid_of(count, quick)
+    rows = work(grid, place, workers, engine, ray_address, table=False).rows(grid.keys)
+    heat_map(bouts(rows), place / "arena.png")
+    command = f"coterie arena{' --quick' if quick else ''} --trials {count}"
+    text = report(rows, command)
+    write_atomically(place / "arena.md", text.encode())
+    for line in text.splitlines():
+        if line.startswith(("## ", "Use ", "Where ")):
+            print(line.removeprefix("## "))
+    print(place / "arena.md")

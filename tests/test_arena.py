@@ -1,0 +1,73 @@
+"""The arena: every attack once, a report that says what to use, a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from coterie.experiments import arena
+from coterie.experiments.arena import ATTACKS, DEFENCES, Bout, attack_name, bouts, report, verdict
+from coterie.experiments.config import AttackSection
+from coterie.experiments.results import Row
+from coterie.plot import heat_map
+
+
+def rows() -> list[Row]:
+    """One trial each: a defence's ratio is its place, and 10 × that under ALIE."""
+    found = []
+    for config in arena.arena(1, quick=True).configs:
+        inside = config.model_dump(mode="json")
+        base = {f"{section}.{key}": value for section, keys in inside.items() for key, value in keys.items()}
+        for place, defence in enumerate(DEFENCES, 1):
+            ratio = float("inf") if defence == "ifca" else place * (10.0 if config.attack.kind == "alie" else 1.0)
+            found.append(
+                {**base, "method": defence, "trial": 0, "seed": 0, "oracle_ratio": ratio, "worst_ratio": 2 * ratio}
+                | dict.fromkeys(("dist", "matched_dist", "ari", "misclustered", "clusters", "loss", "rounds"), 1.0)
+                | {"seconds": 1.0}
+            )
+    return found
+
+
+def test_every_kind_of_attack_has_its_bout() -> None:
+    kinds = {attack["kind"] for attack in ATTACKS.values()}
+    assert set(AttackSection.model_fields["kind"].annotation.__args__) - kinds == {"gaussian"}  # type: ignore[union-attr]
+    for field in (arena.FULL, arena.QUICK):
+        assert all(alpha < 1 / (field.clusters + 1) for alpha in field.byzantine)
+
+
+def test_the_grid_has_every_attack_at_every_fraction_and_tells_the_bound() -> None:
+    grid = arena.arena(3)
+    names = [attack_name({f"{s}.{k}": v for s, keys in c.model_dump().items() for k, v in keys.items()})
+             for c in grid.configs]  # fmt: skip
+    assert names.count("nobody lies") == 1
+    assert all(names.count(name) == 3 for name in ATTACKS)
+    assert all(config.algorithm.most_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
+    strongest = [config for config in grid.configs if config.problem.byzantine == 0.15]  # type: ignore[union-attr]
+    assert strongest[0].algorithm.trim == pytest.approx(0.15 / (0.15 + 0.17), abs=1e-4)
+
+
+def test_the_report_names_the_best_and_the_broken(tmp_path: Path) -> None:
+    text = report(rows(), "coterie arena --quick")
+    assert "Use `coterie`: at worst 10.00 × the oracle (ALIE); next comes `brifca-median` with 20.00 × (ALIE)." in text
+    assert "beyond 3 ×" in text
+    assert "| ifca | diverged | diverged | paper |" in text
+    assert text.count("## α = ") == 2
+    heat_map(bouts(rows()), tmp_path / "arena.png")
+    assert (tmp_path / "arena.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_costs_nothing_where_nobody_lies() -> None:
+    here = [
+        Bout(0.0, "nobody lies", "coterie", 1.0, 0.0, 1.0),
+        Bout(0.0, "nobody lies", "brifca-median", 1.3, 0.0, 1.5),
+    ]
+    assert verdict(here) == "Where nobody lies, these cost at most 2 %: coterie."
+
+
+def test_an_unknown_attack_is_named() -> None:
+    row = {"problem.byzantine": 0.1, "attack.kind": "gaussian", "attack.target": "own", "attack.scale": "auto"}
+    with pytest.raises(ValueError, match="gaussian"):
+        attack_name({**row, "attack.sleep": 0})
+    assert math.isinf(arena._finite(None))

@@ -1,0 +1,133 @@
+"""The filter: costs nothing where nobody lies, and what liars agree on does not count."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.aggregators import filtered_mean, median, per_cluster
+from coterie.aggregators.filtering import standing_out
+
+HONEST = 38
+
+
+def shifted(rng: np.random.Generator, liars: int, dim: int, shift: float, dressed: bool) -> np.ndarray:
+    """Noise, and liars who agree on a direction; `dressed` in noise of their own, or all the same."""
+    honest = rng.standard_normal((HONEST, dim))
+    direction = rng.standard_normal(dim)
+    lies = honest.mean(axis=0) + shift * direction / np.linalg.norm(direction)
+    return np.concatenate([honest, lies + dressed * rng.standard_normal((liars, dim))])
+
+
+def ratio(rows: np.ndarray, liars: int) -> float:
+    """The error relative to that of the honest mean."""
+    return float(np.linalg.norm(filtered_mean(rows, liars)) / np.linalg.norm(rows[:HONEST].mean(axis=0)))
+
+
+@pytest.mark.parametrize("dim", [20, 100, 500])
+def test_where_nobody_lies_nothing_is_lost(dim: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((HONEST, dim)) for _ in range(40)]
+    lost = [ratio(r, HONEST) for r in rows]
+    # a false alarm takes a row or two, and comes in a few of a hundred tables
+    assert abs(float(np.mean(lost)) - 1) < 0.01
+
+
+@pytest.mark.parametrize("dressed", [False, True])
+@pytest.mark.parametrize(("liars", "dim", "most"), [(4, 20, 1.3), (10, 100, 1.4), (20, 500, 1.4), (30, 500, 1.5)])
+def test_no_shift_does_much_damage(liars: int, dim: int, most: float, dressed: bool) -> None:
+    """Small ones do little, and large ones are seen; in between lies the worst, far below a median's."""
+    worst = worst_median = 0.0
+    for shift in (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1e6):
+        rng = np.random.default_rng(1)
+        tables = [shifted(rng, liars, dim, shift, dressed) for _ in range(6)]
+        norms = [np.linalg.norm(rows[:HONEST].mean(axis=0)) for rows in tables]
+        worst = max(worst, float(np.mean([ratio(rows, liars) for rows in tables])))
+        found = [np.linalg.norm(median(rows)) / norm for rows, norm in zip(tables, norms, strict=True)]
+        worst_median = max(worst_median, float(np.mean(found)))
+    assert worst < most
+    assert worst < worst_median
+
+
+def test_one_lie_does_not_hide_behind_another() -> None:
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((HONEST, 60))
+    lies = 8 * np.eye(60)[:12] * np.array([1e6, 1, 1e3, 1, 1, 1e5, 1, 1, 1, 1e4, 1, 1])[:, None]
+    found = filtered_mean(np.concatenate([rows, lies, lies * 0.9]), liars=24)
+    assert np.linalg.norm(found) < 1.3 * np.linalg.norm(rows.mean(axis=0))
+
+
+@given(st.integers(0, 2**31), st.sampled_from([1e30, 3e38, np.inf, -np.inf, np.nan, 0.0]))
+def test_arbitrary_rows_leave_it_finite_and_near(seed: int, size: float) -> None:
+    rng = np.random.default_rng(seed)
+    honest = rng.standard_normal((20, 12)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        lies = (size * rng.standard_normal((6, 12))).astype(np.float32)
+        found = filtered_mean(np.concatenate([honest, lies]), liars=6)
+    if np.isnan(size):
+        return  # the intake lets none in; nothing is promised, but that it comes back
+    assert np.isfinite(found).all()
+    assert np.linalg.norm(found) < 2.5
+
+
+def test_weights_are_those_of_a_weighted_mean() -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(0.2, 1.0, size=40)
+    rows = rng.standard_normal((40, 30)) / np.sqrt(weights)[:, None]
+    expected = (weights[:, None] * rows).sum(axis=0) / weights.sum()
+    np.testing.assert_allclose(filtered_mean(rows, 10, weights), expected, atol=1e-12)
+    table, counts = per_cluster(partial(filtered_mean, liars=5), rows, np.arange(40) % 2, 2, weights)
+    even = weights[::2, None] * rows[::2]
+    np.testing.assert_allclose(table[0], even.sum(axis=0) / weights[::2].sum(), atol=1e-12)
+    assert counts.tolist() == [20, 20]
+
+
+def test_kinds_precisions_and_the_order_of_the_rows() -> None:
+    rows = shifted(np.random.default_rng(4), 10, 50, 9.0, dressed=True)
+    exact = filtered_mean(rows, 10)
+    np.testing.assert_allclose(filtered_mean(np.random.default_rng(5).permutation(rows), 10), exact, atol=1e-12)
+    np.testing.assert_allclose(filtered_mean(3 * rows + 7, 10), 3 * exact + 7, atol=1e-9)
+    single = filtered_mean(rows.astype(np.float32), 10)
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, exact, atol=1e-5)
+    tensor = filtered_mean(torch.from_numpy(rows), 10)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), exact, atol=1e-12)
+
+
+def test_few_rows_or_columns_and_equal_rows() -> None:
+    few = np.array([[1.0], [2.0], [99.0]])
+    assert filtered_mean(few, 1).tolist() == [2.0]
+    row = np.random.default_rng(6).standard_normal(20).astype(np.float32)
+    assert np.array_equal(filtered_mean(np.tile(row, (12, 1)), 3), row)
+
+
+def test_no_more_rows_go_than_may_be_lies() -> None:
+    rows = shifted(np.random.default_rng(7), 10, 50, 50.0, dressed=True)
+    assert np.allclose(filtered_mean(rows, 0), rows.mean(axis=0))
+    assert np.linalg.norm(filtered_mean(rows, 5)) > np.linalg.norm(filtered_mean(rows, 10))
+
+
+def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
+    rows = np.random.default_rng(8).standard_normal((30, 100))
+    rows -= rows.mean(axis=0)
+    assert standing_out(rows @ rows.T, 7) is None
+    rows[:8] += 3.0
+    rows -= rows.mean(axis=0)
+    along = standing_out(rows @ rows.T, 7)
+    assert along is not None
+    assert len(set(np.sign(along[:8]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"liars": -1}, "liars"), ({"liars": 1.5}, "liars"), ({"liars": 1, "weights": np.zeros(10)}, "weights")],
+)
+def test_settings_out_of_range_are_named(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        filtered_mean(np.zeros((10, 10)), **options)  # type: ignore[arg-type]
