@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.experiments import TrialResult
 from coterie.experiments.arena import Bout
+from coterie.experiments.beyond import lower_bound, worst_by_dimension
 from coterie.experiments.results import aggregate
 from coterie.experiments.summary import METRICS
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 STYLES = {
     "coterie": "tab:orange",
+    "brifca-filter": "tab:orange",
+    "brifca-geometric": "tab:cyan",
     "brifca-median": "tab:blue",
     "brifca-trimmed": "tab:green",
     "ifca": "tab:red",
@@ -195,6 +198,23 @@ def slopes(sweeps: Sequence[tuple[str, Sequence[dict[str, Any]]]], path: str | P
         axes.set_ylabel("matched distance" if axes is all_axes[0] else "")
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    _save(figure, path)
+
+
+def by_dimension(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """The error of each rule under its worst attack against the dimension, beside the lower bound."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    draw_lines(axes, worst_by_dimension(rows), "problem.dim", "method", "matched_dist", log=True)
+    dims = sorted({row["problem.dim"] for row in rows})
+    axes.plot(dims, [lower_bound(dim) for dim in dims], "k--", linewidth=1.2, label="lower bound")
+    axes.set_xlabel("d")
+    axes.set_ylabel("distance to the true mean")
+    axes.legend(fontsize=8)
     _save(figure, path)
 
 
