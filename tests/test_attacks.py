@@ -20,6 +20,7 @@ from coterie.tasks import linear_regression
 
 PAYLOADS = [
     attacks.none, attacks.paper, attacks.sign_flip, attacks.gaussian, attacks.constant, attacks.garbage,
+    attacks.disguised,
     attacks.inner_product, attacks.alie, attacks.min_max, attacks.min_sum, attacks.mimic, attacks.trimmed_mean_attack,
     attacks.label_flip, attacks.merge, attacks.cross_mimic, attacks.seed_capture, attacks.phantom,
 ]  # fmt: skip
@@ -126,6 +127,16 @@ def test_a_little_is_enough(view: View) -> None:
     z = ((rows.mean(axis=0) - default[0]) / rows.std(axis=0)).mean()
     needed = (len(rows) + view.count) // 2 + 1 - view.count
     assert norm.sf(z) * len(rows) == pytest.approx(max(needed, 0.001 * len(rows)), rel=1e-3)
+
+
+def test_a_disguise_has_the_honest_noise_around_the_shift(view: View) -> None:
+    many = replace(view, updates=np.random.default_rng(0).standard_normal((20, 4000)).astype(np.float32))
+    lies, rows = crafted(many, attacks.disguised, scale=2.0)
+    shift = (lies - rows.mean(axis=0)) / rows.std(axis=0)
+    assert len({lie.tobytes() for lie in lies}) == len(lies)
+    # 16 000 standard normals: standard errors 0.008 of the mean and 0.006 of the deviation
+    assert shift.mean() == pytest.approx(-2.0, abs=0.04)
+    assert shift.std() == pytest.approx(1.0, abs=0.03)
 
 
 def test_min_max_and_min_sum_stay_as_near_as_the_honest_do(view: View) -> None:

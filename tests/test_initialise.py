@@ -69,12 +69,20 @@ def test_clipping_keeps_what_is_inside_and_the_direction_of_the_rest() -> None:
     assert np.array_equal(clipped(np.ones((3, 2)), 0.2), np.ones((3, 2)))
 
 
+def test_copies_of_one_point_are_one_point() -> None:
+    rng = np.random.default_rng(1)
+    points, _ = cloud(rng)
+    inside, left = plausible(np.concatenate([points, np.tile(points[:1], (12, 1))]), 0.1, thrifty=True)
+    assert len(inside) == len(points)
+    assert int(left * len(inside)) == 1  # of thirteen that may be lies twelve are gone
+
+
 def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     points = np.concatenate([np.eye(18), 50.0 * np.eye(18)[:2]])
     inside, left = plausible(points, 0.1, thrifty=True)
     assert np.array_equal(inside, np.eye(18))
     assert left == 0.0
-    assert plausible(points, 0.1, thrifty=False)[1] == 0.1
+    assert int(plausible(points, 0.1, thrifty=False)[1] * 18) == 2
     inside, left = plausible(points, 0.2, thrifty=True)
     assert len(inside) == 18
     assert int(left * 18) == 2  # two of the four are still to be found

@@ -13,6 +13,8 @@ import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 from coterie.aggregators.order_statistics import native, threads
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median
@@ -24,6 +26,8 @@ MIXED_COLUMNS = 1 << 14
 """Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
+COPY = 0.3
+"""Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
 
@@ -181,6 +185,27 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
         weights = weights * (1 - clip.sum() / rows) + clip / rows
     shares = weights * pull[known]
     return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
+
+
+def copies(squares: Floats) -> Ints:
+    """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
+
+    Honest clients have noise of their own, and are never that near each other; who says the same as another one adds
+    nothing to it. Copies of copies are copies.
+
+    >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]))).tolist()
+    [0, 1, 2, 3, 1]
+    """
+    between = squares + np.diag(np.full(len(squares), np.inf))
+    linked = csr_matrix(between < COPY**2 * np.median(between.min(axis=1)))
+    return np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
+
+
+def averages(groups: Ints) -> Floats:
+    """(groups, rows): the matrix that takes rows to the means of their groups."""
+    members = (np.arange(groups.max() + 1)[:, None] == groups).astype(np.float64)
+    shares: Floats = members / members.sum(axis=1, keepdims=True)
+    return shares
 
 
 def reachable(updates: Array, centre: Array) -> tuple[Ints, Floats]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import eigh
 
-from coterie.aggregators.distances import centred_blocks, products_around, reachable
+from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
 from coterie.aggregators.rules import check_rows, median
 from coterie.arrays import Array, Floats, Ints, like, namespace
 
@@ -34,6 +34,7 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
 
     While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
     its direction, and the outermost of the smaller side goes. liars: a bound, and never half of the rows.
+    Copies (see `distances.copies`) count as one row, their mean, since honest rows have noise of their own.
     weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
     With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
 
@@ -54,11 +55,18 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
         return centre
     counts = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64) / np.max(weights)
     known, pull = reachable(updates, centre)
+    if len(known) == 0:
+        return centre
     gram = products_around(updates[known], centre, pull[known])
-    room = min(int(liars), (rows - 1) // 2) - (rows - len(known))  # what is out of reach has been left out
-    kept = known[_kept(gram, counts[known], max(0, room), min(rows - 1, updates.shape[1]) // 4)]
-    shares = counts[kept] / counts[kept].sum() * pull[kept]
-    return _moved(updates[kept], centre, shares)
+    squares = np.diag(gram)
+    groups = copies(np.maximum(squares + squares[:, None] - 2 * gram, 0.0))
+    merged = averages(groups)
+    heavy = np.array([counts[known][groups == group].max() for group in range(len(merged))])
+    room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out
+    kept = _kept(merged @ gram @ merged.T, heavy, max(0, room), min(len(merged) - 1, updates.shape[1]) // 4)
+    shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
+    inside = np.flatnonzero(shares)
+    return _moved(updates[known[inside]], centre, shares[inside])
 
 
 def _moved(updates: Array, centre: Array, shares: Floats) -> Array:

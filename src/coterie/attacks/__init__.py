@@ -9,6 +9,7 @@ from coterie.attacks.attack import WORST, Attack
 from coterie.attacks.crafted import (
     alie,
     cross_mimic,
+    disguised,
     merge,
     mimic,
     min_max,
@@ -31,6 +32,7 @@ __all__ = [
     "alie",
     "constant",
     "cross_mimic",
+    "disguised",
     "emptiest",
     "garbage",
     "gaussian",

@@ -49,6 +49,19 @@ def alie(view: View, scale: float | None = None) -> Forgery:
     return _forge(view, craft)
 
 
+def disguised(view: View, scale: float = 1.5) -> Forgery:
+    """μ − z·s + s·g_i with g_i ~ N(0, I), z = `scale`: ALIE, but no two liars say the same.
+
+    Row by row they are as noisy as honest clients, so that only their number and their common shift can give them away.
+    """
+
+    def craft(rows: Floats, cluster: int, liars: int) -> Array:
+        noise = np.random.default_rng(view.round + 1).standard_normal((liars, rows.shape[1]))
+        return rows.mean(axis=0) + rows.std(axis=0) * (noise - scale)
+
+    return _forge(view, craft)
+
+
 def min_max(view: View, scale: float = 1.0) -> Forgery:
     """μ − scale·γ·s with the largest γ whose distance to every x_i is at most the largest between two of them.
 

@@ -27,6 +27,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "trimmed mean": {"kind": "trimmed-mean", "target": "smallest"},
     "ALIE": {"kind": "alie", "target": "smallest"},
     "ALIE, worst": {"kind": "alie", "target": "smallest", "scale": "worst"},
+    "disguised, worst": {"kind": "disguised", "target": "smallest", "scale": "worst"},
     "IPM": {"kind": "ipm", "target": "smallest"},
     "IPM, worst": {"kind": "ipm", "target": "smallest", "scale": "worst"},
     "Min-Max": {"kind": "min-max", "target": "smallest"},

@@ -158,12 +158,13 @@ class ThreeStageSection(Section):
 
 class AttackSection(Section):
     kind: Literal[
-        "paper", "sign-flip", "gaussian", "constant", "garbage", "none", "ipm", "alie", "min-max", "min-sum", "mimic",
-        "trimmed-mean", "label-flip", "merge", "cross-mimic", "seed-capture", "phantom",
+        "paper", "sign-flip", "gaussian", "constant", "garbage", "none", "ipm", "alie", "disguised", "min-max",
+        "min-sum", "mimic", "trimmed-mean", "label-flip", "merge", "cross-mimic", "seed-capture", "phantom",
     ] = Field(
         "paper",
         description="what Byzantine clients send: paper, sign-flip, gaussian, constant, garbage, none (poisoned data),"
-        " ipm, alie, min-max, min-sum, mimic, trimmed-mean, label-flip, merge, cross-mimic, seed-capture, phantom",
+        " ipm, alie, disguised, min-max, min-sum, mimic, trimmed-mean, label-flip, merge, cross-mimic, seed-capture,"
+        " phantom",
     )  # fmt: skip
     target: Literal["own", "smallest", "emptiest", "random", "hop"] = Field(
         "own", description="which cluster they claim: own (best fit), smallest (all together), emptiest, random, hop"

@@ -57,6 +57,7 @@ PAYLOADS: dict[str, attacks.Payload] = {
     "none": attacks.none,
     "ipm": attacks.inner_product,
     "alie": attacks.alie,
+    "disguised": attacks.disguised,
     "min-max": attacks.min_max,
     "min-sum": attacks.min_sum,
     "mimic": attacks.mimic,

@@ -6,10 +6,10 @@ of them, by a trimmed k-means that is allowed to move a centre elsewhere when th
 k-means++ algorithm via local search, 2019), or that begins at the densest balls.
 
 What they assume: every cluster holds more than byzantine·m clients. An attacker who owns as many clients as a cluster
-can pose as one. With fewer it may send huge points (left out, or clipped), identical points or a dense ball (not worth
-a centre: they can be left out instead, and a cluster of that size counts only if there is no other way), or points
-that spread the clipped variance over many directions (the first pass keeps twice as many directions as it needs, and
-the second one looks for directions without those who were set aside).
+can pose as one. With fewer it may send huge points (left out, or clipped), identical points (which count once), a dense
+ball (not worth a centre: it can be left out instead, and a cluster of that size counts only if there is no other way),
+or points that spread the clipped variance over many directions (the first pass keeps twice as many directions as it
+needs, and the second one looks for directions without those who were set aside).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.random import Generator
 from scipy.spatial.distance import cdist
 
+from coterie.aggregators.distances import averages, copies
 from coterie.arrays import Bools, Floats, Ints
 
 STARTS = 8
@@ -90,21 +91,22 @@ def erm(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty
 
 
 def plausible(points: Floats, byzantine: float, thrifty: bool) -> tuple[Floats, float]:
-    """The points, clipped, without those that lie far out, and the share that may still be left out.
+    """The points, clipped, copies as one, without those that lie far out, and the share that may still be left out.
 
     Far out is more than `FAR` times the median distance to the median; of these at most a share `byzantine` goes.
-    thrifty: they count towards that share. So a small cluster is not left out on top of liars that were easy to see;
-    on the other hand honest clients with few samples, who lie far out as well, may use the share up.
+    thrifty: what has gone counts towards that share. So a small cluster is not left out on top of liars that were
+    easy to see; on the other hand honest clients with few samples, who lie far out as well, may use the share up.
     """
     bounded = np.clip(points, -1e100, 1e100)  # squares stay finite
-    away = np.linalg.norm(bounded - np.median(bounded, axis=0), axis=1)
+    single = averages(copies(cdist(bounded, bounded, "sqeuclidean"))) @ bounded
+    away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
     allowed = len(points) - _kept_count(len(points), byzantine)
     farthest = np.argsort(-away, kind="stable")[:allowed]
     far = farthest[away[farthest] > FAR * np.median(away)]
-    left = allowed - len(far)
+    inside = np.delete(single, far, axis=0)
+    left = max(0, allowed - (len(points) - len(inside))) if thrifty else min(allowed, (len(inside) - 1) // 2)
     # half a point makes up for the rounding of a share of fewer points
-    share = (left + 0.5) / (len(points) - len(far)) if thrifty and left else 0.0 if thrifty else byzantine
-    return clipped(np.delete(bounded, far, axis=0), byzantine), share
+    return clipped(inside, byzantine), (left + 0.5) / len(inside) if left else 0.0
 
 
 def clipped(points: Floats, byzantine: float) -> Floats:
