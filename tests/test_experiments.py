@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trials, summarise
+from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trial, run_trials, summarise
 from coterie.experiments.config import COMPARED
 from coterie.experiments.summary import statistic
 
@@ -149,3 +149,16 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not an empty folder"):
         RunFolder(tmp_path, small())
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("before", ["mixing", "bucketing"])
+def test_steps_before_a_rule(before: str) -> None:
+    """They change the numbers, run again bit for bit, and leave the recommended method alone."""
+    plain, first, second = (
+        run_trial(small(f"algorithm.before={name}", "run.methods=['coterie', 'brifca-median', 'ifca']"), 0)
+        for name in ("nothing", before, before)
+    )
+    for method in ("brifca-median", "ifca"):
+        assert np.array_equal(first.methods[method].centres, second.methods[method].centres)
+        assert not np.array_equal(first.methods[method].centres, plain.methods[method].centres)
+    assert np.array_equal(first.methods["coterie"].centres, plain.methods["coterie"].centres)

@@ -128,6 +128,10 @@ class AlgorithmSection(Section):
     most_clusters: int = Field(20, ge=1, description="the most clusters that auto looks for")
     warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
     trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
+    before: Literal["nothing", "mixing", "bucketing"] = Field(
+        "nothing",
+        description="before the rule, per cluster: nearest-neighbour mixing, or the means of pairs (bucketing)",
+    )
     project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
     radius: float = Field(1.0, gt=0, description="radius of the ball, half the side of the box")
     empty: Literal["keep", "random-client"] = Field(

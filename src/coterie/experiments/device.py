@@ -56,6 +56,7 @@ def check_device(config: Config) -> None:
         "attack.scale": (config.attack.scale != "worst", "a number"),
         "attack.sleep": (config.attack.sleep == 0, "0"),
         "algorithm.init": (section.init not in ROBUST_STARTS, "a start that needs no answers"),
+        "algorithm.before": (section.before == "nothing", "nothing"),
         "algorithm.tolerance": (section.tolerance == 0, "0"),
         "algorithm.resample": (not section.resample, "false"),
         "run.methods": (set(config.methods) <= set(METHODS), "among " + ", ".join(METHODS)),

@@ -11,6 +11,7 @@ from numpy.random import Generator
 from coterie import attacks, initialise, tasks
 from coterie.aggregators import (
     Aggregator,
+    bucketed,
     centred_clipping,
     filtered_mean,
     geometric_median,
@@ -18,6 +19,7 @@ from coterie.aggregators import (
     mean,
     mean_over,
     median,
+    mixed,
     trimmed_mean,
 )
 from coterie.algorithms import (
@@ -197,7 +199,13 @@ def projection(section: AlgorithmSection) -> Projection:
 
 def rule(method: str, config: Config, clients: int) -> Aggregator:
     """The aggregator behind a method."""
-    return RULES.get(method, RULES["brifca-median"])(config.algorithm, clients)
+    section = config.algorithm
+    chosen = RULES.get(method, RULES["brifca-median"])(section, clients)
+    if method == "coterie" or section.before == "nothing":
+        return chosen
+    if section.before == "mixing":
+        return partial(mixed, rule=chosen, byzantine=section.trim)
+    return partial(bucketed, rule=chosen, size=2, rng=np.random.default_rng(config.run.seed))
 
 
 def method_task(method: str, config: Config, task: Task) -> Task:
