@@ -3,6 +3,7 @@
 from coterie.data.clients import Block, Clients, Federation, Truth
 from coterie.data.folder import read_folder
 from coterie.data.generators import gaussian_means, mixed_regression, poisson_means
+from coterie.data.images import permuted_labels, read_idx, read_images, rotated, split_dirichlet, split_iid
 
 __all__ = [
     "Block",
@@ -11,6 +12,12 @@ __all__ = [
     "Truth",
     "gaussian_means",
     "mixed_regression",
+    "permuted_labels",
     "poisson_means",
     "read_folder",
+    "read_idx",
+    "read_images",
+    "rotated",
+    "split_dirichlet",
+    "split_iid",
 ]
