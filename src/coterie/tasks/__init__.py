@@ -1,5 +1,7 @@
 """What a client computes on its own data: losses, gradients, its local minimiser."""
 
+from typing import Any
+
 from coterie.tasks.linear_model import (
     LinearModel,
     Loss,
@@ -23,7 +25,17 @@ __all__ = [
     "logistic_loss",
     "logistic_regression",
     "mean_estimation",
+    "module",
     "softmax_loss",
     "softmax_regression",
     "squared_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`module` needs PyTorch, which is an extra and is loaded when somebody asks for it."""
+    if name == "module":
+        from coterie.tasks.networks import module
+
+        return module
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
