@@ -15,7 +15,7 @@ from coterie.aggregators import Aggregator, mean
 from coterie.algorithms import Algorithm, Exchange, Network, State
 from coterie.arrays import Array, Bools, Ints, cast, namespace
 from coterie.assignment import assign, respond
-from coterie.attacks import Attack, View
+from coterie.attacks import Attack, Question, View
 from coterie.intake import Replies
 from coterie.tasks import Task
 
@@ -57,23 +57,26 @@ class SimulatedNetwork:
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
-        return self._report(cast(self._on(part, 1).minimisers(ridge), like))
+        return self._report(cast(self._on(part, 1).minimisers(ridge), like), "minimiser")
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None) -> Replies:
-        return self._report(self._on(part, 0).losses(centres))
+    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
+        found = self._on(part, int(computing)).losses(centres)
+        xp = namespace(found)
+        most = float(xp.finfo(found.dtype).max)
+        return self._report(xp.where(xp.isfinite(found), found, 0 * found[:1, :1] + most), "loss")
 
     def curvatures(self, rounds: int | None = None) -> Replies:
-        return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures())
+        return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
 
     def sizes(self) -> Replies:
-        return self._report(self.task.clients.sizes[:, None].astype(np.float64))
+        return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
         """The task on the samples that round t of T chooses by (half 0) or computes on (half 1)."""
         return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
 
-    def _report(self, rows: Array) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows)
+    def _report(self, rows: Array, asked: Question) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, asked=asked)
 
     def _send(
         self,
@@ -83,6 +86,7 @@ class SimulatedNetwork:
         updates: Array,
         part: tuple[int, int] | None = None,
         fixed: bool = False,
+        asked: Question = "gradient",
     ) -> Replies:
         clients = np.arange(self.count)
         rounds = np.full(self.count, round)
@@ -91,7 +95,7 @@ class SimulatedNetwork:
         lying = self._liars
         if part is not None:  # they, too, compute on the samples of this round
             lying = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1]))
-        view = View(round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed)
+        view = View(round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed, asked)
         forged = self.attack(view)
         liars = np.flatnonzero(self.byzantine)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):

@@ -26,7 +26,7 @@ MIXED_COLUMNS = 1 << 14
 """Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
-COPY = 0.3
+COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
@@ -187,18 +187,22 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
-def copies(squares: Floats) -> Ints:
+def copies(squares: Floats, most: int) -> Ints:
     """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
 
-    Honest clients have noise of their own, and are never that near each other; who says the same as another one adds
-    nothing to it. Copies of copies are copies.
+    Honest clients have noise of their own, and are hardly ever that near each other; who says the same as another one
+    adds nothing to it. Copies of copies are copies. A group of more than `most` rows is none: if there are no more
+    liars than that, these are honest, such as clients with so many samples that they agree.
 
-    >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]))).tolist()
+    >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]])), most=2).tolist()
     [0, 1, 2, 3, 1]
     """
     between = squares + np.diag(np.full(len(squares), np.inf))
     linked = csr_matrix(between < COPY**2 * np.median(between.min(axis=1)))
-    return np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
+    groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
+    honest = np.bincount(groups)[groups] > most
+    groups[honest] = groups.max() + 1 + np.arange(honest.sum())
+    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
 def averages(groups: Ints) -> Floats:

@@ -59,7 +59,7 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
         return centre
     gram = products_around(updates[known], centre, pull[known])
     squares = np.diag(gram)
-    groups = copies(np.maximum(squares + squares[:, None] - 2 * gram, 0.0))
+    groups = copies(np.maximum(squares + squares[:, None] - 2 * gram, 0.0), int(liars) + 1)  # and whom they copied
     merged = averages(groups)
     heavy = np.array([counts[known][groups == group].max() for group in range(len(merged))])
     room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out

@@ -32,8 +32,11 @@ class Network(Protocol):
         """Ask for every client's local minimiser, of the kind and dtype of `like`; part: as for `gradients`."""
         ...
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None) -> Replies:
-        """Ask for every client's k losses; part: (t, T), on the samples that it would choose by in round t of T."""
+    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
+        """Ask for every client's k losses, finite ones.
+
+        part: (t, T), on the samples that it would choose by in round t of T, or on those it would compute on.
+        """
         ...
 
     def sizes(self) -> Replies:

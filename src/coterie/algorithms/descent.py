@@ -60,7 +60,8 @@ class ClusteredDescent:
         movement = float(moves.max())
         # a round in which nobody was heard says nothing about convergence
         heard = bool(step.sizes.any())
-        calm = self._calm(state.calm, moves, accepted, sizes) if self.precision > 0 and heard else state.calm
+        judged = self.precision > 0 and heard and not step.stuck.any()
+        calm = self._calm(state.calm, moves, accepted, sizes) if judged else state.calm
         settled = heard and (
             0 < self.tolerance >= movement or calm[0] <= self.precision or (calm[1] >= PATIENCE and calm[0] < 1)
         )
@@ -74,9 +75,14 @@ class ClusteredDescent:
         return state._replace(round=state.round + 1, centres=step.centres, calm=calm), exchange
 
     def _calm(self, before: tuple[float, int], moves: Floats, accepted: Accepted, steps: Floats) -> tuple[float, int]:
-        """The largest move in standard errors, if it is the least so far by a tenth; else what that was."""
+        """The largest move in standard errors, if it is the least so far by a tenth; else what that was.
+
+        A move of more than its error ends the patience: something has happened.
+        """
         errors = standard_errors(accepted, steps)
         now = float(np.max(np.where(moves > 0, moves / np.maximum(errors, 1e-300), 0.0)))
+        if now >= 1:
+            return now, 0
         return (now, 0) if now < 0.9 * before[0] else (before[0], before[1] + 1)
 
     def _stand_ins(

@@ -27,9 +27,10 @@ HALF = (0, 1)
 class RobustStart:
     """First centres from one round of answers, of which a share may be lies.
 
-    find: how the answers are clustered. ask: for the `gradient` at 0, whose negative over the curvature is a sketch
-    of a client's optimum, or for its own `minimiser`. byzantine: the largest share of liars to expect; it must lie
-    below the smallest cluster's. clusters: k, or None to find that out, up to `most`.
+    find: how the answers are clustered. ask: for the `gradient` at a common origin, from where a step against it over
+    the curvature sketches a client's optimum, or for its own `minimiser`. origin: (1, d), or None for 0. byzantine: the
+    largest share of liars to expect; it must lie below the smallest cluster's. clusters: k, or None to find that out,
+    up to `most`.
     """
 
     find: Find
@@ -39,6 +40,7 @@ class RobustStart:
     most: int = 20
     curvature: float = 2.0
     ridge: float = 0.0
+    origin: Array | None = None
 
     def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
         """(k, d) centres of the kind and dtype of `example` (…, d).
@@ -55,23 +57,22 @@ class RobustStart:
 
     def _points(self, network: Network, example: Array, least: int, part: tuple[int, int] | None = None) -> Floats:
         """(clients, d): one point for each well-formed answer."""
-        origin = 0 * example[:1, :]
-        if self.ask == "gradient":
-            replies, scale = network.gradients(origin, -1, part=part), -1 / self.curvature
-        else:
-            replies, scale = network.minimisers(origin, self.ridge, part), 1.0
-        found = _rows(network, replies, origin)
+        origin = 0 * example[:1, :] if self.origin is None else self.origin
+        ask = self.ask == "gradient"
+        replies = network.gradients(origin, -1, part=part) if ask else network.minimisers(origin, self.ridge, part)
+        found = _answers(network, replies, origin)
+        found = found[np.isfinite(found).all(axis=1)]
         if len(found) < least:
             raise ValueError(f"a robust start needs at least {least} well-formed answers, got {len(found)}")
-        return scale * found
+        return as_numpy(origin).astype(np.float64) - found / self.curvature if ask else found
 
     def _count(self, network: Network, example: Array, rng: Generator) -> int:
         """How many clusters there are, judged by samples that the centres were not made from.
 
-        For k = 1, 2, … the centres come from one half of every client's samples, and the clients report the loss at
-        their best centre on the other half. The number counts if every cluster holds more clients than may be liars;
-        of these it is the smallest that comes within one standard error of the least trimmed mean loss. So liars who
-        pose as a cluster get none: it is no larger than they are, and saves nobody else a loss.
+        For k = 1, 2, … the centres come from one half of every client's samples; a client chooses one by that half,
+        too, and the loss there on the other half counts. A number is allowed if every cluster holds more clients than
+        may be liars; of these it is the smallest that comes within one standard error of the least trimmed mean loss.
+        So liars who pose as a cluster get none: it is no larger than they are, and saves nobody else a loss.
         """
         points = self._points(network, example, 1, HALF)
         most = max(1, min(self.most, int((1 - self.byzantine) * len(points))))
@@ -90,21 +91,33 @@ class RobustStart:
 def _judge(
     network: Network, candidates: Sequence[Floats], example: Array, part: tuple[int, int] | None = None
 ) -> tuple[Floats, Ints]:
-    """(clients, candidates) losses at the best centre of each, and (candidates,) clients of its smallest cluster."""
+    """(clients, candidates) losses at the best centre of each, and (candidates,) clients of its smallest cluster.
+
+    With a part the best centre is chosen on the samples that the centres were made from and judged on the others: a
+    choice on the samples that judge it would make every further centre look like a gain.
+    """
     broadcast = like(np.concatenate(candidates), example)
-    losses = _rows(network, network.losses(broadcast, part), broadcast[:, 0][None, :])
-    ends = np.cumsum([len(centres) for centres in candidates])
-    parts = [losses[:, end - len(centres) : end] for centres, end in zip(candidates, ends, strict=True)]
-    sizes = [np.bincount(part.argmin(axis=1), minlength=part.shape[1]).min() for part in parts]
-    return np.stack([part.min(axis=1) for part in parts], axis=1), np.array(sizes)
-
-
-def _rows(network: Network, replies: Replies, example: Array) -> Floats:
-    """The well-formed answers."""
-    accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=example)
-    if len(accepted.clients) == 0:
+    form = broadcast[:, 0][None, :]
+    judging = _answers(network, network.losses(broadcast, part), form)
+    choosing = judging if part is None else _answers(network, network.losses(broadcast, part, computing=True), form)
+    heard = np.isfinite(judging).all(axis=1) & np.isfinite(choosing).all(axis=1)
+    if not heard.any():
         raise ValueError("a robust start needs well-formed answers, got none")
-    return as_numpy(accepted.updates).astype(np.float64)
+    losses, sizes, end = [], [], 0
+    for centres in candidates:
+        own, end = slice(end, end + len(centres)), end + len(centres)
+        best = choosing[heard, own].argmin(axis=1)
+        losses.append(judging[heard, own][np.arange(len(best)), best])
+        sizes.append(np.bincount(best, minlength=len(centres)).min())
+    return np.stack(losses, axis=1), np.array(sizes)
+
+
+def _answers(network: Network, replies: Replies, form: Array) -> Floats:
+    """(m, …): the answers of all clients, not a number where one was refused."""
+    accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=form)
+    found = np.full((network.count, form.shape[1]), np.nan)
+    found[accepted.clients] = as_numpy(accepted.updates)
+    return found
 
 
 def _location(values: Floats, trim: float) -> float:

@@ -20,13 +20,14 @@ from coterie.attacks.crafted import (
 )
 from coterie.attacks.payloads import constant, garbage, gaussian, inner_product, label_flip, none, paper, sign_flip
 from coterie.attacks.targets import emptiest, hop, own, random, smallest
-from coterie.attacks.view import Forgery, Payload, Target, View
+from coterie.attacks.view import Forgery, Payload, Question, Target, View
 
 __all__ = [
     "WORST",
     "Attack",
     "Forgery",
     "Payload",
+    "Question",
     "Target",
     "View",
     "alie",

@@ -57,10 +57,16 @@ def _worst(payload: Payload, view: View) -> Forgery:
     """The forgery that moves the server's rule farthest from the honest mean, over all clusters it goes to."""
     if not isinstance(payload(view).updates, type(view.updates)):
         return payload(view)  # malformed on purpose: no rule will see it
-    tried = {scale: _damage(view, payload(view, scale)) for scale in COARSE.tolist()}
+    state = view.rng.bit_generator.state
+
+    def forged(scale: float) -> Forgery:
+        view.rng.bit_generator.state = state  # the same noise at every strength, and in what is sent
+        return payload(view, scale)
+
+    tried = {scale: _damage(view, forged(scale)) for scale in COARSE.tolist()}
     best = max(tried, key=lambda scale: tried[scale])
-    tried |= {scale: _damage(view, payload(view, scale)) for scale in (best * FINE).tolist()}
-    return payload(view, max(tried, key=lambda scale: tried[scale]))
+    tried |= {scale: _damage(view, forged(scale)) for scale in (best * FINE).tolist()}
+    return forged(max(tried, key=lambda scale: tried[scale]))
 
 
 def _damage(view: View, forged: Forgery) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import norm
 
-from coterie.arrays import Array, Floats, as_numpy, like
+from coterie.arrays import Array, Floats, as_numpy, cast, like
 from coterie.assignment import assign
 from coterie.attacks.payloads import none, paper
 from coterie.attacks.view import Forgery, View
@@ -56,7 +56,7 @@ def disguised(view: View, scale: float = 1.5) -> Forgery:
     """
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
-        noise = np.random.default_rng(view.round + 1).standard_normal((liars, rows.shape[1]))
+        noise = view.rng.standard_normal((liars, rows.shape[1]))
         return rows.mean(axis=0) + rows.std(axis=0) * (noise - scale)
 
     return _forge(view, craft)
@@ -119,15 +119,16 @@ def mimic(view: View, scale: float = 1.0) -> Forgery:
 def trimmed_mean_attack(view: View, scale: float = 2.0) -> Forgery:
     """Per coordinate just outside the honest range, on the side that μ points away from.
 
-    Where μ > 0 a uniform value between min and min − (scale − 1)·|min|, where μ < 0 the same beyond max.
+    Where μ > 0 a uniform value between the least one and b = `scale` times that (over b, if it is positive), where
+    μ < 0 the same beyond the largest.
     Reference: Fang et al., Local model poisoning attacks to Byzantine-robust federated learning, 2020.
     """
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
         away = -np.sign(rows.mean(axis=0))
         edge = np.where(away < 0, rows.min(axis=0), rows.max(axis=0))
-        beyond = view.rng.uniform(0.0, max(scale - 1.0, 0.0), size=(liars, rows.shape[1]))
-        return edge + away * beyond * np.abs(edge)
+        end = np.where(edge * away > 0, edge * scale, edge / scale)
+        return edge + (end - edge) * view.rng.uniform(size=(liars, rows.shape[1]))
 
     return _forge(view, craft)
 
@@ -136,7 +137,7 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
     """μ + scale·ρ·(θ_j − θ_j′)/‖θ_j − θ_j′‖: drags θ_j onto its nearest neighbour θ_j′, until the clients change over.
 
     ρ² is the mean squared distance of the honest rows to μ, so that with scale 1 a lie stands where they do.
-    With one centre, away from it.
+    With one centre, away from 0.
     """
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
@@ -148,7 +149,7 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
         gaps = centres[cluster] - centres
         lengths = np.linalg.norm(gaps, axis=1)
         if not lengths.any():
-            gaps, lengths = centres, np.linalg.norm(centres, axis=1)
+            gaps, lengths = -centres, np.linalg.norm(centres, axis=1)  # the server goes against what it is sent
         nearest = int(np.where(lengths > 0, lengths, np.inf).argmin())  # the nearest that is not there already
         return mean + scale * reach * gaps[nearest] / max(float(lengths[nearest]), 1e-300)
 
@@ -192,7 +193,9 @@ def phantom(view: View, scale: float = 1.0) -> Forgery:
     example = view.updates[:1, :] if view.centres is None else view.centres[:1, :]
     model: Array = like(np.full((1, view.liars.dim), -scale / np.sqrt(view.liars.dim)), example)
     posing = view.liars.posing(model[0])
+    if view.asked == "minimiser":
+        return Forgery(view.claimed, cast(posing.minimisers(), view.updates))
     if view.centres is None:
-        return none(view) if view.updates.shape[1] != view.liars.dim else Forgery(view.claimed, posing.minimisers())
+        return none(view)
     labels = view.claimed if view.fixed else assign(posing.losses(view.centres))
     return Forgery(labels, posing.gradients(view.centres, labels))

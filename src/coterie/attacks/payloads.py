@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import as_numpy, like
+from coterie.arrays import as_numpy, cast, like
 from coterie.attacks.view import Forgery, View
 
 PAPER = 3.0
@@ -52,8 +52,10 @@ def inner_product(view: View, scale: float = 0.5) -> Forgery:
 def label_flip(view: View, scale: float = PAPER) -> Forgery:
     """The honest answer of their own data with flipped targets (see `Task.flipped`); no strength to choose."""
     flipped = view.liars.flipped()
+    if view.asked == "minimiser":
+        return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))
     if view.centres is None:
-        return Forgery(view.claimed, view.updates[view.byzantine])
+        return none(view)
     return Forgery(view.claimed, flipped.gradients(view.centres, view.claimed))
 
 

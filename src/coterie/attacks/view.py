@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from numpy.random import Generator
 
 from coterie.arrays import Array, Bools, Ints
 from coterie.tasks import Task
+
+
+Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class View:
     for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
     would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
     aggregate: the server's rule. rng: the adversary's own randomness. fixed: the server has settled the
-    labels, so that a claim means nothing.
+    labels, so that a claim means nothing. asked: what the server wants to know.
     """
 
     round: int
@@ -32,6 +35,7 @@ class View:
     aggregate: Callable[[Array], Array]
     rng: Generator
     fixed: bool = False
+    asked: Question = "gradient"
 
     @property
     def clusters(self) -> int:

@@ -67,8 +67,12 @@ def reproduce(
         Literal["as-published", "fair"],
         typer.Option(help="What the authors' code does, or the same start, step and mean for all and no truth."),
     ] = "as-published",
-    trials: Annotated[int | None, typer.Option(min=1, help="Default: 50 (claims: 20); with --quick 5 or 2.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="d <= 100, k <= 10, 5 trials: a minute or two.")] = False,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Default: 50 (claims: 20; parts of beyond: fewer); with --quick 5 or 2.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="d <= 100, fewer clusters and trials: a minute or two.")
+    ] = False,
     workers: Workers = None,
     engine: EngineName = "local",
     ray_address: RayAddress = None,
@@ -96,7 +100,7 @@ def reproduce(
     if what == "beyond":
         if device == "cuda":
             raise ValueError("--device: beyond needs attacks that only the CPU plays")
-        _beyond(out or dated_folder(), trials or (2 if quick else 50), quick, workers, engine, ray_address)
+        _beyond(out or dated_folder(), trials or (2 if quick else 50), quick, workers, engine, ray_address, resume)
         return
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
@@ -143,11 +147,15 @@ def _claims(
     print(out / "claims.md")
 
 
-def _beyond(out: Path, trials: int, quick: bool, workers: int | None, engine: str, ray_address: str | None) -> None:
+def _beyond(
+    out: Path, trials: int, quick: bool, workers: int | None, engine: str, ray_address: str | None, resume: bool
+) -> None:
     from coterie.experiments.beyond import beyond_report, questions
     from coterie.experiments.store import write_atomically
     from coterie.plot import by_dimension
 
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise ValueError(f"{out}: is not empty; add --resume to go on there")
     found = {}
     for name, grid in questions(trials, quick).items():
         found[name] = work(grid, out / name, workers, engine, ray_address, table=False).rows(grid.keys)

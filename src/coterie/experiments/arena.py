@@ -15,7 +15,7 @@ DEFENCES = (
     "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "ifca",
     "three-stage",
 )  # fmt: skip
-"""All but Three-Stage begin at the same robust start, so that a difference is one of rules."""
+"""All but Three-Stage begin at the same kind of robust start, so that a difference is one of rules."""
 
 ATTACKS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper"},
@@ -183,7 +183,7 @@ def verdict(here: Sequence[Bout]) -> str:
     best = ranked[0]
     if best.attack == "nobody lies":
         free = [bout.defence for bout in ranked if bout.ratio <= 1.02]
-        return f"Where nobody lies, these cost at most 2 %: {', '.join(free)}."
+        return f"Where nobody lies, these cost at most 2 %: {', '.join(free) or 'none'}."
     runner = ranked[1]
     broken = [bout.defence for bout in ranked if bout.ratio > 3]
     text = (

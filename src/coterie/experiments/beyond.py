@@ -199,7 +199,7 @@ def worst_by_dimension(rows: Sequence[Row]) -> list[Row]:
 
 
 def lower_bound(dim: float) -> float:
-    """σ √(α/n + d/(mn)): what no rule can do better than, up to a constant."""
+    """σ √(α/n + d/(mn)): what no rule can do better than, up to a constant, where only a covariance is known."""
     return math.sqrt(ALONE["noise_variance"] * (ALONE["byzantine"] + dim / ALONE["clients"]) / ALONE["samples"])
 
 

@@ -120,7 +120,7 @@ class AlgorithmSection(Section):
         0.05,
         ge=0,
         lt=0.5,
-        description="bound on alpha, for coterie and the robust starts; below the smallest cluster's",
+        description="bound on alpha: coterie, brifca-filter, robust starts; below the smallest cluster's",
     )
     clusters: Literal["known", "auto"] = Field(
         "known", description="known: as many centres as problem.clusters; auto: coterie and robust starts find out"
@@ -217,6 +217,8 @@ class Config(Section):
         if isinstance(self.problem, Synthetic):
             counts, needed = self.problem.sample_counts, 2 * self.algorithm.rounds
             fewest = counts[0] if isinstance(counts, range) else min(counts)
+            if self.algorithm.clusters == "auto" and fewest < 2:
+                raise ValueError("algorithm.clusters: auto needs at least 2 samples per client, problem.samples has 1")
             if self.algorithm.resample and fewest < needed:
                 raise ValueError(
                     f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, "

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.experiments.config import Config, named_files, parse_config
+from coterie.experiments.config import ROBUST_STARTS, Config, named_files, parse_config
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 
 NUMERICS = 2
 """The version of the numerics: raised when a change, of code or of a default, moves results, so that old ones are not
 taken for new."""
+START_NUMERICS = 2
+"""The same for the robust starts alone."""
 FILE = "results.sqlite"
 BUSY_SECONDS = 60.0
 
@@ -71,7 +73,9 @@ def key(config: Config, method: str, trial: int) -> str:
     """
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={"run"})
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
-    beyond = {name: section for name, section in content(config).items() if name in ("run", "files")}
+    beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}
+    if config.algorithm.init in ROBUST_STARTS:
+        beyond["start"] = START_NUMERICS
     return _digest([chosen | beyond, method, config.run.seed, trial, NUMERICS])
 
 
@@ -204,9 +208,11 @@ def _number(value: float) -> float | None:
 
 
 def _complete(inside: Row) -> Row:
-    """Flat, with the defaults of keys that the version which wrote it did not have."""
-    defaults = parse_config({"problem": {"kind": inside["problem"]["kind"]}}).model_dump(mode="json", exclude={"run"})
-    return _flat(defaults) | _flat(inside)
+    """Flat, as this version would write it: with the keys that an earlier one did not have."""
+    known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
+    return _flat(known.model_dump(mode="json", exclude={"run"})) | _flat(
+        {name: keys for name, keys in inside.items() if name in ("run", "files")}
+    )
 
 
 def _flat(inside: Row) -> Row:

@@ -117,7 +117,9 @@ def run_batch(
     began = time.perf_counter()
     labels = drawn.truths[0].labels  # the same in all trials: clusters one after the other, then Byzantine clients
     names: list[str] = [name for name in config.methods if name != "oracle"]
-    lanes = [Lane(tables.rule(name, config, batch.features.shape[1]), tables.projection(section)) for name in names]
+    unused = np.random.default_rng(0)  # no buckets on a device
+    m = batch.features.shape[1]
+    lanes = [Lane(tables.rule(name, config, m, unused), tables.projection(section)) for name in names]
     start = drawn.start[:, None].repeat(1, max(1, len(lanes)), 1, 1)
     if "three-stage" in names:
         stages = config.three_stage

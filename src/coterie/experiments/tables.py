@@ -197,15 +197,15 @@ def projection(section: AlgorithmSection) -> Projection:
     return constraints[section.project]
 
 
-def rule(method: str, config: Config, clients: int) -> Aggregator:
-    """The aggregator behind a method."""
+def rule(method: str, config: Config, clients: int, rng: Generator) -> Aggregator:
+    """The aggregator behind a method; rng: for the buckets of `algorithm.before`."""
     section = config.algorithm
     chosen = RULES.get(method, RULES["brifca-median"])(section, clients)
     if method == "coterie" or section.before == "nothing":
         return chosen
     if section.before == "mixing":
         return partial(mixed, rule=chosen, byzantine=section.trim)
-    return partial(bucketed, rule=chosen, size=2, rng=np.random.default_rng(config.run.seed))
+    return partial(bucketed, rule=chosen, size=2, rng=rng)
 
 
 def method_task(method: str, config: Config, task: Task) -> Task:
@@ -215,7 +215,9 @@ def method_task(method: str, config: Config, task: Task) -> Task:
     return task
 
 
-def algorithm(method: str, config: Config, task: Task, truth: Truth | None, audit: bool = True) -> Algorithm:
+def algorithm(
+    method: str, config: Config, task: Task, truth: Truth | None, rng: Generator, audit: bool = True
+) -> Algorithm:
     """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference."""
     section, stages = config.algorithm, config.three_stage
     if method == "local":
@@ -227,7 +229,7 @@ def algorithm(method: str, config: Config, task: Task, truth: Truth | None, audi
     project = projection(section)
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
-    server = Server(rule(method, config, task.clients.count), project, section.trim, audit)
+    server = Server(rule(method, config, task.clients.count, rng), project, section.trim, audit)
     if method == "coterie":
         descent = ClusteredDescent(
             server, section.rounds, resample=section.resample, precision=PRECISION, weighted=True

@@ -50,11 +50,15 @@ def check(config: Config) -> None:
     problem = config.problem
     if problem.kind != "folder" and config.algorithm.init in NAMED_STARTS:
         return
-    clients = draw_trial(config, 0).task.clients
+    clients = tables.federation(problem, stream(config.run.seed, 0, "data")).clients
     if problem.clusters > clients.count:
         raise ValueError(
             f"problem.clusters: must be at most the number of clients ({clients.count}), got {problem.clusters}"
         )
+    if config.algorithm.clusters == "auto" and clients.sizes.min() < 2:
+        raise ValueError("algorithm.clusters: auto needs at least 2 samples per client, the smallest has 1")
+    if config.algorithm.init not in NAMED_STARTS:
+        draw_trial(config, 0)
     needed = 2 * config.algorithm.rounds
     if config.algorithm.resample and clients.sizes.min() < needed:
         raise ValueError(
@@ -126,11 +130,11 @@ def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
 
 def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
     task = tables.method_task(method, draw.config, draw.task)
-    algorithm = tables.algorithm(method, draw.config, task, draw.truth, audit=record)
-    rule = tables.rule(method, draw.config, task.clients.count)
-    rule(draw.start)  # compiled before the clock starts
+    algorithm = tables.algorithm(method, draw.config, task, draw.truth, draw.stream("buckets"), audit=record)
+    guess = tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
+    guess(draw.start)  # compiled before the clock starts
     byzantine = _byzantine(task, draw.truth)
-    network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), rule)
+    network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     first = draw.start[:1] if method == "global" else draw.start
     seconds, began = 0.0, time.perf_counter()
@@ -202,6 +206,8 @@ class Recorder:
         )
         if self.truth is not None:
             metrics |= evaluate(state.centres, labels, self.truth, self.local)
+        elif not self.local:
+            metrics["clusters"] = float(state.centres.shape[0])
         metrics["loss"] = self._loss(labels)
         metrics["rounds"] = float(state.round)
         metrics["seconds"] = seconds

@@ -59,7 +59,7 @@ def spectral(
     stand out of all m of them together, and along these the noise is that of k numbers, not of d.
     thrifty: see `plausible`. cluster: another way to cluster, see `balls`.
     """
-    points, byzantine = plausible(points, byzantine, thrifty)
+    points, byzantine = plausible(points, byzantine, thrifty, clusters)
     kept = np.ones(len(points), dtype=np.bool_)
     for directions in (2 * clusters, clusters):
         middle = points[kept].mean(axis=0)
@@ -86,24 +86,27 @@ def erm(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty
 
     Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge.
     """
-    points, byzantine = plausible(points, byzantine, thrifty)
+    points, byzantine = plausible(points, byzantine, thrifty, clusters)
     return trimmed_clusters(points, clusters, byzantine, rng).centres
 
 
-def plausible(points: Floats, byzantine: float, thrifty: bool) -> tuple[Floats, float]:
+def plausible(points: Floats, byzantine: float, thrifty: bool, least: int = 1) -> tuple[Floats, float]:
     """The points, clipped, copies as one, without those that lie far out, and the share that may still be left out.
 
     Far out is more than `FAR` times the median distance to the median; of these at most a share `byzantine` goes.
     thrifty: what has gone counts towards that share. So a small cluster is not left out on top of liars that were
     easy to see; on the other hand honest clients with few samples, who lie far out as well, may use the share up.
+    Where fewer than `least` points would stay, all do.
     """
-    bounded = np.clip(points, -1e100, 1e100)  # squares stay finite
-    single = averages(copies(cdist(bounded, bounded, "sqeuclidean"))) @ bounded
-    away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
+    bounded = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
     allowed = len(points) - _kept_count(len(points), byzantine)
+    single = averages(copies(cdist(bounded, bounded, "sqeuclidean"), allowed + 1)) @ bounded  # and whom they copied
+    away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
     farthest = np.argsort(-away, kind="stable")[:allowed]
     far = farthest[away[farthest] > FAR * np.median(away)]
     inside = np.delete(single, far, axis=0)
+    if len(inside) < least:
+        return clipped(bounded, byzantine), byzantine
     left = max(0, allowed - (len(points) - len(inside))) if thrifty else min(allowed, (len(inside) - 1) // 2)
     # half a point makes up for the rounding of a share of fewer points
     return clipped(inside, byzantine), (left + 0.5) / len(inside) if left else 0.0
@@ -115,7 +118,7 @@ def clipped(points: Floats, byzantine: float) -> Floats:
     >>> clipped(np.array([[0.0], [1.0], [2.0], [1e9]]), 0.25).ravel().round(6).tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    points = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
+    points = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)
     middle = np.median(points, axis=0)
     away = np.linalg.norm(points - middle, axis=1)
     inside = np.sort(away)[_kept_count(len(points), byzantine) - 1]
