@@ -164,6 +164,36 @@ def test_the_trimmed_mean_attack_stands_just_outside(view: View) -> None:
     assert np.all(lies[:, ~up] >= rows.max(axis=0)[~up] - 1e-6)
 
 
+def test_the_trimmed_mean_attack_on_one_sign_stays_within_the_published_interval(view: View) -> None:
+    away = replace(view, updates=view.updates * 0.01 + 5.0)
+    lies, rows = crafted(away, attacks.trimmed_mean_attack)
+    assert np.all(lies >= rows.min(axis=0) / 2 - 1e-6)
+    assert np.all(lies <= rows.min(axis=0) + 1e-6)
+
+
+def test_merging_one_centre_drives_it_away_from_zero(view: View) -> None:
+    alone = replace(view, centres=view.centres[:1] + 1.0, labels=np.zeros(20, dtype=np.int64))
+    lies, rows = crafted(alone, attacks.merge)
+    assert (lies[0] - rows.mean(axis=0)) @ np.asarray(alone.centres[0], dtype=np.float64) < 0
+
+
+def test_a_search_sends_what_it_measured_and_other_rounds_other_noise(view: View) -> None:
+    worst = Attack(attacks.disguised, attacks.smallest, scale="worst")
+    first, second = worst(view), worst(view)
+    assert not np.array_equal(first.updates, second.updates)
+
+
+def test_flipped_labels_and_phantoms_answer_for_a_minimiser_too(view: View) -> None:
+    asked = replace(view, round=-1, centres=None, labels=np.zeros(20, dtype=np.int64), asked="minimiser")
+    np.testing.assert_allclose(
+        attacks.label_flip(asked).updates, view.liars.flipped().minimisers(), rtol=1e-4, atol=1e-5
+    )
+    model = np.full(4, -0.5)
+    np.testing.assert_allclose(attacks.phantom(asked).updates, np.tile(model, (4, 1)), rtol=1e-3, atol=1e-3)
+    losses = replace(asked, asked="loss")
+    assert np.array_equal(attacks.phantom(losses).updates, view.updates[view.byzantine])
+
+
 def test_merging_drags_a_centre_towards_its_neighbour(view: View) -> None:
     lies, rows = crafted(view, attacks.merge, scale=2.0)
     centres = np.asarray(view.centres, dtype=np.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,37 @@ def test_standard_errors_by_hand() -> None:
     accepted = Accepted(np.arange(4), np.array([0, 0, 0, 2]), updates, np.zeros(4, dtype=np.int64), 0)
     found = standard_errors(accepted, np.array([0.5, 1.0, 1.0]))
     np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 0.0, 0.0])
+
+
+def test_a_sleeper_that_wakes_is_not_taken_for_calm() -> None:
+    """The stop asks for small moves now, not for small moves once."""
+    config = read_config(
+        None,
+        ["problem.clusters=2", "problem.clients=40", "problem.dim=5", "problem.byzantine=0.2", "attack.kind=sign-flip",
+         "algorithm.most_byzantine=0.2", "attack.target=random", "attack.scale=1.5", "attack.sleep=12",
+         "algorithm.rounds=60", "run.methods=['coterie']"],
+    )  # fmt: skip
+    rounds = run_trial(config, 0).methods["coterie"].rounds
+    if len(rounds) < 60:
+        assert rounds[-1]["movement"] < 2e-3
+
+
+def test_on_own_data_the_number_of_clusters_is_told(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for client in range(24):
+        x = rng.standard_normal((60, 8))
+        y = x @ np.where(client % 2, 1.0, -1.0 * np.ones(8)) + 0.1 * rng.standard_normal(60)
+        table = np.column_stack([x, y])
+        header = ",".join([*(f"x{i}" for i in range(8)), "y"])
+        np.savetxt(tmp_path / f"{client}.csv", table, delimiter=",", header=header, comments="")
+    config = read_config(
+        None,
+        ["problem.kind=folder", f"problem.path={tmp_path}", "problem.clusters=5", "algorithm.clusters=auto",
+         "algorithm.most_clusters=5", "run.methods=['coterie']"],
+    )  # fmt: skip
+    assert run_trial(config, 0, record=False).methods["coterie"].metrics["clusters"] == 2.0
+
+
+def test_one_sample_per_client_is_too_few_to_find_k() -> None:
+    with pytest.raises(ValueError, match=r"algorithm.clusters: auto needs at least 2 samples"):
+        read_config(None, ["problem.samples=1", "algorithm.clusters=auto"])

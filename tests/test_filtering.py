@@ -63,6 +63,13 @@ def test_copies_count_once() -> None:
     assert np.linalg.norm(copied - honest.mean(axis=0)) < 0.3
 
 
+def test_precise_clients_are_no_copies_of_each_other() -> None:
+    rng = np.random.default_rng(10)
+    rows = rng.standard_normal((60, 50)) * np.where(np.arange(60) < 20, 1 / 30, 1.0)[:, None]
+    lost = np.linalg.norm(filtered_mean(rows, 3)) / np.linalg.norm(rows.mean(axis=0))
+    assert lost < 1.1
+
+
 def test_one_lie_does_not_hide_behind_another() -> None:
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((HONEST, 60))

@@ -140,6 +140,29 @@ def test_the_number_of_clusters_is_found(clusters: int, attack: str) -> None:
     assert [draw_trial(config, trial).start.shape[0] for trial in range(2)] == [clusters] * 2
 
 
+@pytest.mark.parametrize("kind", ["gaussian-means", "poisson-means"])
+def test_the_number_of_clusters_of_means(kind: str) -> None:
+    """A choice by the samples that judge it would find more: five to seven of these three."""
+    config = read_config(
+        None,
+        [f"problem.kind={kind}", "problem.clusters=3", "problem.clients=90", "problem.dim=20", "problem.byzantine=0.0",
+         "algorithm.init=spectral", "algorithm.clusters=auto", "algorithm.most_clusters=8"],
+    )  # fmt: skip
+    assert [draw_trial(config, trial).start.shape[0] for trial in range(3)] == [3] * 3
+
+
+def test_clients_so_precise_that_they_agree_are_no_copies() -> None:
+    rng = np.random.default_rng(0)
+    centre = np.zeros(20)
+    centre[0] = 10.0
+    points = np.concatenate([rng.standard_normal((60, 20)), centre + 0.01 * rng.standard_normal((40, 20))])
+    for start in (spectral, balls, erm):
+        found = start(points, 2, 0.05, rng)
+        assert matched_distance(found, np.stack([np.zeros(20), centre])) < 0.7
+    inside, _ = plausible(np.tile(points[:1], (5, 1)), 0.4, thrifty=True, least=3)
+    assert len(inside) == 5  # fewer would not do
+
+
 def test_a_start_without_answers_says_so() -> None:
     config = read_config(
         None,

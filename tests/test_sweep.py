@@ -411,3 +411,30 @@ def test_results_and_plots_of_a_sweep(finished: Path, tmp_path: Path) -> None:
                         "--out", name, cwd=tmp_path)  # fmt: skip
         assert drawn.returncode == 0, drawn.stderr
         assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> None:
+    """It lacks metrics that came later, and names the paper's attack by its number."""
+    database = Database(tmp_path, create=True)
+    small = parse_grid({"problem": {"clients": 8, "clusters": 2, "samples": 4, "dim": 2},
+                        "algorithm": {"rounds": 2}, "run": {"methods": ["ifca"], "trials": 2}})  # fmt: skip
+    jobs = jobs_left(small, database)
+    sweep(jobs[:1], database, local_engine(1))
+    database.close()
+    with closing(sqlite3.connect(tmp_path / "results.sqlite", isolation_level=None)) as old:
+        for column in ("worst_ratio", "clusters"):
+            old.execute(f"ALTER TABLE results DROP COLUMN {column}")
+        (text,) = old.execute("SELECT content FROM configurations").fetchone()
+        content = json.loads(text)
+        content["attack"] = {"kind": "paper", "target": "own", "scale": 3.0}
+        del content["algorithm"]["most_clusters"]
+        old.execute("UPDATE configurations SET content = ?", [json.dumps(content)])
+    (row,) = Database(tmp_path).rows()
+    assert row["attack.scale"] == "auto"
+    assert row["algorithm.most_clusters"] == 20
+    assert row["clusters"] != row["clusters"]  # not a number
+    again = Database(tmp_path, create=True)
+    assert len(jobs_left(small, again)) == 1
+    sweep(jobs_left(small, again), again, local_engine(1))
+    assert {found["trials"] for found in aggregate(again.rows())} == {2}
+    assert varied(again.rows()) == []

@@ -11,7 +11,6 @@ from numpy.random import Generator
 from coterie.arrays import Array, Bools, Ints
 from coterie.tasks import Task
 
-
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
 
 
