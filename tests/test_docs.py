@@ -14,6 +14,8 @@ import pytest
 
 import coterie
 from coterie.experiments import as_toml, default_config, read_config
+from coterie.experiments.arena import report as arena_report
+from coterie.experiments.beyond import beyond_report, questions
 from coterie.experiments.claims import Results, claims_report
 from coterie.experiments.database import Database
 from coterie.experiments.sweep import parse_grid
@@ -84,7 +86,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/theory.md", "docs/reproduction.md"],
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/theory.md", "docs/reproduction.md", "docs/beyond.md"],
 )
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -122,3 +124,18 @@ def test_the_tables_of_the_reproduction_are_what_the_kept_results_say() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
     assert len(tables) > 100
     assert set(tables) <= set(page)
+
+
+def test_the_tables_beyond_the_paper_are_what_the_kept_results_say() -> None:
+    kept = ROOT / "docs" / "results"
+    report = beyond_report({name: Database(kept / "beyond" / name).rows() for name in questions(50)})
+    assert (kept / "beyond" / "beyond.md").read_text(encoding="utf-8") == report
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    page = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
+    assert len(tables) > 100
+    assert set(tables) <= set(page.splitlines())
+    arena = (kept / "arena" / "arena.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`(coterie arena [^`]*)`", arena)
+    assert arena_report(Database(kept / "arena").rows(), command) == arena
+    assert command in page
+    assert all(verdict in page for verdict in re.findall(r"^Use .*$", arena, flags=re.MULTILINE))
