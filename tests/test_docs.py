@@ -86,7 +86,15 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/theory.md", "docs/reproduction.md", "docs/beyond.md"],
+    [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/theory.md",
+        "docs/reproduction.md",
+        "docs/beyond.md",
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
