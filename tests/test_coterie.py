@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.aggregators import mean
+from coterie.algorithms import ClusteredDescent
 from coterie.algorithms.descent import ask_weights, standard_errors
 from coterie.attacks import Attack, constant
 from coterie.data import mixed_regression
 from coterie.experiments import read_config, run_trial
 from coterie.experiments.arena import ATTACKS
 from coterie.intake import Accepted
+from coterie.server import Server
 from coterie.simulate import SimulatedNetwork
 from coterie.tasks import linear_regression
 
@@ -86,17 +89,18 @@ def test_standard_errors_by_hand() -> None:
     np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 0.0, 0.0])
 
 
-def test_a_sleeper_that_wakes_is_not_taken_for_calm() -> None:
-    """The stop asks for small moves now, not for small moves once."""
-    config = read_config(
-        None,
-        ["problem.clusters=2", "problem.clients=40", "problem.dim=5", "problem.byzantine=0.2", "attack.kind=sign-flip",
-         "algorithm.most_byzantine=0.2", "attack.target=random", "attack.scale=1.5", "attack.sleep=12",
-         "algorithm.rounds=60", "run.methods=['coterie']"],
-    )  # fmt: skip
-    rounds = run_trial(config, 0).methods["coterie"].rounds
-    if len(rounds) < 60:
-        assert rounds[-1]["movement"] < 2e-3
+def test_the_stop_looks_at_the_moves_of_now() -> None:
+    """Two replies of distance 2 around their median, a step of 1: the standard error is 1/√2."""
+    descent = ClusteredDescent(Server(mean), precision=0.01)
+    accepted = Accepted(np.arange(2), np.zeros(2, np.int64), np.array([[1.0], [-1.0]]), np.zeros(2, np.int64), 0)
+    steps, error = np.ones(1), np.sqrt(0.5)
+
+    def calm(before: tuple[float, int], move: float) -> tuple[float, int]:
+        return descent._calm(before, np.array([move * error]), accepted, steps)
+
+    assert calm((0.5, 3), 0.2) == (pytest.approx(0.2), 0)  # smaller: patience begins again
+    assert calm((0.2, 3), 0.19) == (0.2, 4)  # not by a tenth
+    assert calm((0.02, 9), 5.0) == (pytest.approx(5.0), 0)  # a sleeper woke: what was calm is forgotten
 
 
 def test_on_own_data_the_number_of_clusters_is_told(tmp_path: Path) -> None:

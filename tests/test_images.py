@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +59,9 @@ def test_images_and_labels_plain_and_gzipped(folder: Path) -> None:
         (lambda raw: raw[:4] + b"\xff" * 12 + raw[16:], "promises"),
     ],
 )
-def test_a_damaged_file_is_named(folder: Path, spoil: object, said: str) -> None:
+def test_a_damaged_file_is_named(folder: Path, spoil: Callable[[bytes], bytes], said: str) -> None:
     file = folder / "train-images-idx3-ubyte"
-    file.write_bytes(spoil(file.read_bytes()))  # type: ignore[operator]
+    file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(ValueError, match=rf"train-images-idx3-ubyte: .*{said}"):
         read_images(folder)
 
@@ -148,6 +149,6 @@ def test_gathered_clients_stand_in_the_order_of_their_clusters() -> None:
         (lambda: rotated(np.zeros((1, 2, 2)), np.zeros(1, np.int64), 0), "clusters"),
     ],
 )
-def test_settings_out_of_range_are_named(call: object, named: str) -> None:
+def test_settings_out_of_range_are_named(call: Callable[[], object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        call()  # type: ignore[operator]
+        call()

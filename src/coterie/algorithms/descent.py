@@ -29,9 +29,8 @@ class ClusteredDescent:
     chose: `keep` its centre, or ask one `random-client` for its gradient there and follow that alone, as the
     paper's published code does. tolerance: stop when no centre moves by more than this in a round; 0: never early.
     precision: stop when every move is less than this share of its own standard error, or when all are less than that
-    error and no longer get smaller; 0: never. weighted: a client
-    counts by its number of samples, but no more than the median client, since it may lie about that, too; needs a
-    rule that takes weights.
+    error and no longer get smaller; 0: never. weighted: a client counts by its number of samples, but no more than
+    the median client, since it may lie about that, too; needs a rule that takes weights.
     """
 
     server: Server

@@ -55,8 +55,9 @@ class Attack:
 
 def _worst(payload: Payload, view: View) -> Forgery:
     """The forgery that moves the server's rule farthest from the honest mean, over all clusters it goes to."""
-    if not isinstance(payload(view).updates, type(view.updates)):
-        return payload(view)  # malformed on purpose: no rule will see it
+    published = payload(view)
+    if not isinstance(published.updates, type(view.updates)):
+        return published  # malformed on purpose: no rule will see it
     state = view.rng.bit_generator.state
 
     def forged(scale: float) -> Forgery:
