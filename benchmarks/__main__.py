@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-BENCHMARKS = ("cpu", "simulation", "gpu", "grid")
+BENCHMARKS = ("cpu", "simulation", "networks", "gpu", "grid")
 
 
 def main() -> None:

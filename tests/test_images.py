@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from coterie.data.images import (
-    gather,
+    Labelled,
+    held_out,
+    image_federation,
     permuted_labels,
     read_idx,
     read_images,
@@ -129,15 +131,37 @@ def test_the_concentration_says_how_alike_the_clients_are() -> None:
     assert largest[1] < 0.15
 
 
-def test_gathered_clients_stand_in_the_order_of_their_clusters() -> None:
+def test_a_federation_of_images() -> None:
     digits = load_digits()
-    copies = rotated(digits.images, digits.target, 2)
-    parts = [split_iid(len(digits.target), 3, np.random.default_rng(j), samples=10) for j in range(2)]
-    images, labels, sizes, clusters = gather(copies, parts)
-    assert sizes.tolist() == [10] * 6
-    assert clusters.tolist() == [0, 0, 0, 1, 1, 1]
-    assert np.array_equal(images[30:40], np.rot90(digits.images[parts[1][0]], 2, axes=(1, 2)))
-    assert np.array_equal(labels[30:40], digits.target[parts[1][0]])
+    labels = digits.target.astype(np.int64)
+    copies = rotated(digits.images, labels, 2)
+    tests = [Labelled(copy.images[:7], copy.labels[:7]) for copy in copies]
+    made = image_federation(np.random.default_rng(0), copies, tests, clients=10, byzantine=0.2, samples=20)
+    assert made.truth is not None
+    assert made.truth.labels.tolist() == [0] * 4 + [1] * 4 + [-1, -1]
+    assert made.clients.sizes.tolist() == [20] * 10
+    assert made.clients.features.dtype == np.float32
+    assert made.clients.features.max() == 1.0
+    upright, turned = (
+        {image.tobytes() for image in (copy.images.reshape(-1, 64) / 16).astype("f4")} for copy in copies
+    )
+    for client, home in enumerate([*made.truth.labels[:8], 0, 1]):  # liars have data of the clusters in turn
+        rows = made.clients.samples(client)[0]
+        assert {row.tobytes() for row in rows} <= (turned if home else upright)
+    own = np.concatenate([made.clients.samples(client)[0] for client in (0, 1, 2, 3, 8)])
+    assert len(np.unique(own, axis=0)) == len(own)  # no image is in two clients
+    assert made.truth.test is not None
+    assert made.truth.test.sizes.tolist() == [7, 7]
+    assert np.array_equal(made.truth.test.samples(1)[0], (copies[1].images[:7].reshape(7, 64) / 16).astype("f4"))
+    uneven = image_federation(np.random.default_rng(0), copies, tests, clients=10, concentration=0.5)
+    assert uneven.clients.sizes.sum() == 2 * len(labels)
+    assert len(set(uneven.clients.sizes.tolist())) > 5
+
+
+def test_a_part_is_held_out() -> None:
+    train, test = held_out(Labelled(np.arange(10.0), np.arange(10)), 0.2, np.random.default_rng(0))
+    assert len(test.labels) == 2
+    assert sorted([*train.labels, *test.labels]) == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from coterie.algorithms.start import Find, RobustStart
 from coterie.experiments import Config, read_config, run_trial, tables
 from coterie.experiments.trial import draw_trial
 from coterie.initialise import balls, densest_balls, erm, spectral, trimmed_clusters
-from coterie.initialise.robust import clipped, plausible
+from coterie.initialise.robust import clipped, narrowed, plausible
 from coterie.metrics import adjusted_rand_index, matched_distance
 from coterie.simulate import SimulatedNetwork
 
@@ -181,3 +181,36 @@ def _network(config: Config) -> tuple[SimulatedNetwork, np.ndarray, np.random.Ge
     rng = np.random.default_rng(1)
     network = SimulatedNetwork(task, drawn.truth.byzantine, tables.attack(config.attack), rng)
     return network, np.zeros((1, task.dim), dtype=np.float32), rng
+
+
+@pytest.mark.parametrize("kind", ["none", "huge", "identical far", "ball"])
+def test_many_columns_are_seen_along_their_leading_directions(kind: str) -> None:
+    """Places among few directions keep the distances between clusters, whatever a tenth of the rows does."""
+    rng = np.random.default_rng(5)
+    honest, labels = cloud(rng, dim=3000)
+    honest = honest.astype(np.float32)
+    rows = honest if kind == "none" else np.concatenate([honest, lies(kind, 12, honest, rng).astype(np.float32)])
+    places, back = narrowed(rows, 20)
+    assert places.shape == (len(rows), 20)
+    found = trimmed_clusters(places, 4, SHARE, rng)
+    assert adjusted_rand_index(found.labels[: len(labels)], labels) == 1.0
+    centres = back(np.stack([places[: len(labels)][labels == j].mean(axis=0) for j in range(4)]))
+    means = np.stack([honest[labels == j].mean(axis=0) for j in range(4)])
+    assert centres.shape == (4, 3000)
+    # what is lost lies across the leading directions: noise of the means
+    assert np.linalg.norm(centres - means, axis=1).max() < 0.1 * np.sqrt(3000 / 30) * 1.2
+
+
+def test_rows_of_few_directions_come_back_as_they_were() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 5)) @ rng.standard_normal((5, 200)) + 3.0
+    places, back = narrowed(rows, 8)  # five, and one more for the median
+    np.testing.assert_allclose(back(places), rows, atol=1e-5)
+    apart = np.linalg.norm(rows[:, None] - rows, axis=2)
+    np.testing.assert_allclose(np.linalg.norm(places[:, None] - places, axis=2), apart, atol=1e-5)
+
+
+def test_rows_without_differences_are_one_place() -> None:
+    places, back = narrowed(np.ones((5, 30)), 3)
+    assert not places.any()
+    np.testing.assert_array_equal(back(np.zeros((2, places.shape[1]))), np.ones((2, 30)))

@@ -66,16 +66,28 @@ def test_losses_and_gradients_are_those_of_a_loop(sizes: list[int]) -> None:
     assert np.array_equal(response.labels, response.losses.argmin(dim=1).numpy())
 
 
-@pytest.mark.parametrize("training", [LocalTraining(5, 0.1), LocalTraining(7, 0.05, batch=4, momentum=0.9)])
-def test_local_training_is_torch_s_own_sgd(training: LocalTraining) -> None:
-    found = task([10, 10, 6], training)
+@pytest.mark.parametrize(
+    ("training", "sizes"),
+    [
+        (LocalTraining(5, 0.1), [10, 10, 6]),  # fewer samples than features, whole batches: the dual form
+        (LocalTraining(5, 0.1, momentum=0.9), [10, 10, 6]),
+        (LocalTraining(5, 0.1, batch=99), [10, 10, 6]),
+        (LocalTraining(7, 0.05, batch=4, momentum=0.9), [10, 10, 6]),
+        (LocalTraining(5, 0.1), [70, 70, 65]),
+    ],
+)
+def test_local_training_is_torch_s_own_sgd(training: LocalTraining, sizes: list[int]) -> None:
+    found = task(sizes, training)
     points = centres(found)
     updates = found.gradients(points, np.array([2, 0, 1]))
+    answered = found.respond(points, assign)
+    torch.testing.assert_close(answered.losses, found.losses(points))
+    torch.testing.assert_close(answered.updates, found.gradients(points, answered.labels), rtol=1e-5, atol=1e-6)
     for client, label in enumerate([2, 0, 1]):
         x, y = found.clients.samples(client)
         model = load(found, points[label])
         sgd = torch.optim.SGD(model.parameters(), lr=training.step, momentum=training.momentum)
-        batch = training.batch or len(x)
+        batch = min(training.batch or len(x), len(x))
         for step in range(training.steps):
             place = torch.arange(step * batch, (step + 1) * batch) % len(x)
             sgd.zero_grad()
@@ -85,11 +97,60 @@ def test_local_training_is_torch_s_own_sgd(training: LocalTraining) -> None:
         torch.testing.assert_close(points[label] - updates[client], moved, rtol=1e-4, atol=1e-5)
 
 
-def test_pieces_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = task([8] * 9)
+def test_which_modules_have_a_dual_form() -> None:
+    assert task([5])._head is not None
+    for build_one, shape in (
+        (lambda: nn.Linear(64, 10), ()),
+        (lambda: nn.Sequential(nn.Linear(64, 10)), ()),
+        (lambda: nn.Sequential(nn.Linear(64, 10), nn.Tanh()), ()),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)), (1, 8, 8)),
+    ):
+        assert tasks.module(build_one, each, shape=shape)(clients([5]))._head is None
+    without = tasks.module(
+        lambda: nn.Sequential(nn.Linear(64, 8, bias=False), nn.ReLU(), nn.Linear(8, 10)),
+        each,
+        training=LocalTraining(3),
+    )(clients([6, 6]))
+    assert without._head is not None
+    points = centres(without, 2)
+    dual = without.gradients(points, np.array([0, 1]))
+    model = load(without, points[1])
+    x, y = without.clients.samples(1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        sgd.zero_grad()
+        cross_entropy(model(x), y).backward()
+        sgd.step()
+    torch.testing.assert_close(
+        points[1] - dual[1], nn.utils.parameters_to_vector(model.parameters()).detach(), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_predictions_and_accuracies() -> None:
+    found = task([10, 30])
+    points = centres(found, 2)
+    accuracies = found.accuracies(points)
+    assert accuracies.shape == (2, 2)
+    x, y = found.clients.samples(1)
+    assert accuracies[1, 0] == pytest.approx((load(found, points[0])(x).argmax(dim=1) == y).float().mean().item())
+
+
+def test_the_leading_layers_of_a_module() -> None:
+    found = task([4])
+    assert [found.leading(layers) for layers in (0, 1)] == [0, 65 * 16]
+    with pytest.raises(ValueError, match="shared_layers must be from 0 to 1"):
+        found.leading(2)
+
+
+@pytest.mark.parametrize("training", [None, LocalTraining(3, 0.1)])
+def test_pieces_that_fit_into_memory_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, training: LocalTraining | None
+) -> None:
+    found = task([8] * 9, training)
     points = centres(found, 2)
     whole = found.respond(points, assign)
     monkeypatch.setattr("coterie.tasks.networks.PIECE_BYTES", 4 * 4 * found.dim * 2)
+    found = task([8] * 9, training)
     assert len(found._pieces()) > 3
     pieces = found.respond(points, assign)
     torch.testing.assert_close(pieces.updates, whole.updates, rtol=1e-5, atol=1e-7)

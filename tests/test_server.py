@@ -11,7 +11,7 @@ import torch
 from coterie.aggregators import mean, mean_over, median, trimmed_mean
 from coterie.data import mixed_regression
 from coterie.intake import Accepted
-from coterie.server import STEEPER, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
+from coterie.server import STEEPER, Optimiser, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
 from coterie.tasks import linear_regression
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
@@ -116,3 +116,50 @@ def test_a_byzantine_minority_does_not_choose_the_step() -> None:
         np.testing.assert_allclose(automatic_steps(attacked, labels, 3), honest)
     nothing = automatic_steps(np.full((10, 2), np.nan), labels, 3)
     assert nothing.tolist() == [0.0] * 3  # without any report no step is safe
+
+
+def test_momentum_and_adam_are_torch_s_own() -> None:
+    """Over five rounds of a cluster's aggregates, the same centres as torch.optim gives for the same gradients."""
+    rng = np.random.default_rng(0)
+    for optimiser, theirs in (
+        (Optimiser("momentum", 0.8), partial(torch.optim.SGD, lr=0.1, momentum=0.8)),
+        (Optimiser("adam", 0.8, 0.95, 1e-3), partial(torch.optim.Adam, lr=0.1, betas=(0.8, 0.95), eps=1e-3)),
+    ):
+        centres, moments = rng.standard_normal((1, 4)), None
+        parameter = torch.nn.Parameter(torch.from_numpy(centres[0].copy()))
+        judge = theirs([parameter])
+        for _ in range(5):
+            rows = rng.standard_normal((3, 4))
+            step = take_step(
+                Server(mean, optimiser=optimiser),
+                centres,
+                replies([0, 0, 0], rows.tolist()),
+                np.full(1, 0.1),
+                moments=moments,
+            )
+            centres, moments = step.centres, step.moments
+            parameter.grad = torch.from_numpy(rows.mean(axis=0))
+            judge.step()
+            np.testing.assert_allclose(centres[0], parameter.detach().numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_a_cluster_that_nobody_chose_stays_and_forgets_nothing(kind: str) -> None:
+    server = Server(mean, optimiser=Optimiser(kind))  # type: ignore[arg-type]
+    heard = take_step(server, CENTRES[:2], replies([0, 1], [[1, 1], [2, 2]]), np.full(2, 0.1))
+    silent = take_step(server, heard.centres, replies([0], [[1, 1]]), np.full(2, 0.1), moments=heard.moments)
+    assert silent.centres[1].tolist() == heard.centres[1].tolist()
+    assert heard.moments is not None
+    assert silent.moments is not None
+    assert silent.moments.first[1].tolist() == heard.moments.first[1].tolist()
+    assert silent.centres[0].tolist() != heard.centres[0].tolist()
+    lost = take_step(server, silent.centres, replies([0], [[np.inf, 0]]), np.full(2, 0.1), moments=silent.moments)
+    assert lost.stuck.tolist() == [True, False]
+    assert lost.moments is not None
+    assert np.isfinite(lost.moments.first).all()
+
+
+def test_shared_coordinates_follow_all_clients() -> None:
+    server = Server(mean, shared=1)
+    step = take_step(server, CENTRES, replies([0, 0, 1], [[1, 1], [2, 3], [6, 5]]), np.full(3, 1.0))
+    assert step.centres.tolist() == [[-3, -2], [7, 5], [2, 5]]  # the third has no reply of its own

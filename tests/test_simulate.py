@@ -93,3 +93,41 @@ def test_bad_files_of_centres(tmp_path: Path) -> None:
                  "empty.csv", "centres.txt", "two.safetensors", "missing.npy"):  # fmt: skip
         with pytest.raises(ValueError, match=name.replace(".", r"\.")):
             from_file(tmp_path / name, 2, 3)
+
+
+@pytest.mark.parametrize("attack", [attacks.Attack(attacks.paper), attacks.Attack(attacks.garbage)])
+def test_a_round_asks_a_share_of_the_clients(attack: attacks.Attack) -> None:
+    drawn = mixed_regression(np.random.default_rng(1), clients=40, clusters=2, samples=40, dim=6, byzantine=0.1)
+    assert drawn.truth is not None
+    start = warm(drawn.truth, 0.2, np.random.default_rng(2)).astype(np.float32)
+    algorithm = ClusteredDescent(Server(median), rounds=40, participation=0.3)
+    network = SimulatedNetwork(
+        linear_regression(drawn.clients), drawn.truth.byzantine, attack, np.random.default_rng(3)
+    )
+    played = list(play(algorithm, network, start, np.random.default_rng(4)))
+    heard = np.zeros(40)
+    for _, exchange in played[1:]:
+        assert exchange is not None
+        asked = exchange.verdicts != Verdict.SILENT
+        assert asked.sum() == 12
+        assert (exchange.labels[~asked] == -1).all()
+        heard += asked
+    assert (heard > 0).all()
+    assert matched_distance(played[-1].state.centres, drawn.truth.centres) < 0.2
+    again = list(play(algorithm, network, start, np.random.default_rng(4)))
+    assert [r.exchange.verdicts.tolist() for r in again[1:3] if r.exchange] == [
+        r.exchange.verdicts.tolist() for r in played[1:3] if r.exchange
+    ]
+
+
+def test_who_is_asked_answers_as_always() -> None:
+    drawn = mixed_regression(np.random.default_rng(1), clients=20, clusters=2, samples=30, dim=5, byzantine=0.2)
+    assert drawn.truth is not None
+    network = SimulatedNetwork(
+        linear_regression(drawn.clients), drawn.truth.byzantine, attacks.Attack(attacks.paper), np.random.default_rng(3)
+    )
+    centres = warm(drawn.truth, 0.2, np.random.default_rng(2)).astype(np.float32)
+    whole, some = network.gradients(centres, 0), network.gradients(centres, 0, asked=np.array([2, 7, 19]))
+    assert some.clients.tolist() == [2, 7, 19]  # type: ignore[union-attr]
+    np.testing.assert_allclose(some.updates, whole.updates[[2, 7, 19]], rtol=1e-6)
+    assert some.labels.tolist() == whole.labels[[2, 7, 19]].tolist()  # type: ignore[union-attr, call-overload]

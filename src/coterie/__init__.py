@@ -23,6 +23,7 @@ __all__ = [
     "experiments",
     "initialise",
     "intake",
+    "load",
     "metrics",
     "plot",
     "report",
@@ -48,9 +49,14 @@ if TYPE_CHECKING:
         simulate,
         tasks,
     )
+    from coterie.experiments.load import load
 
 
 def __getattr__(name: str) -> Any:
+    if name == "load":
+        from coterie.experiments.load import load
+
+        return load
     if name in __all__:
         return importlib.import_module(f"coterie.{name}")
     raise AttributeError(f"module 'coterie' has no attribute {name!r}")

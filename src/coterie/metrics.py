@@ -103,32 +103,48 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
 
     local: one model per client, judged over the honest clients alone: dist to the nearest truth,
     matched_dist to the client's own, and no clustering to speak of.
-    One model for all stands for every cluster. A client whose replies are refused (label -1) is left out.
+    One model for all stands for every cluster. A client whose replies are refused (label -1) is left out. Where there
+    are no true centres, there is no distance to them.
     """
     honest = np.flatnonzero(~truth.byzantine & (labels >= 0))
-    k = truth.centres.shape[0]
+    k, dim = truth.centres.shape
     if local:
-        between = distances(centres, truth.centres)[honest]
-        own = between[np.arange(len(honest)), truth.labels[honest]]
-        return {
-            "dist": float(between.min(axis=1).mean()),
-            "matched_dist": float(own.mean()),
-            "ari": NOT_APPLICABLE,
-            "misclustered": NOT_APPLICABLE,
-            "clusters": NOT_APPLICABLE,
-        }
-    found = centres.shape[0]
-    if centres.shape[0] == 1:
-        centres = as_numpy(centres).repeat(k, axis=0)
+        metrics = dict.fromkeys(("dist", "matched_dist", "ari", "misclustered", "clusters"), NOT_APPLICABLE)
+        if dim:
+            between = distances(centres, truth.centres)[honest]
+            own = between[np.arange(len(honest)), truth.labels[honest]]
+            metrics |= {"dist": float(between.min(axis=1).mean()), "matched_dist": float(own.mean())}
+        return metrics
     clustered = len(honest) > 0
-    between = distances(centres, truth.centres)
-    return {
-        "dist": _nearest(between),
-        "matched_dist": _matched(between),
+    metrics = {
+        "dist": NOT_APPLICABLE,
+        "matched_dist": NOT_APPLICABLE,
         "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
         "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "clusters": float(found),
+        "clusters": float(centres.shape[0]),
     }
+    if dim:
+        alone = centres.shape[0] == 1
+        between = distances(as_numpy(centres).repeat(k, axis=0) if alone else centres, truth.centres)
+        metrics |= {"dist": _nearest(between), "matched_dist": _matched(between)}
+    return metrics
+
+
+def cluster_accuracies(right: Floats, labels: Ints, truth: Truth) -> Floats:
+    """(k,): per true cluster the accuracy on its test samples of the models that its honest clients use, on average.
+
+    right: (k, models), the share of right answers of every model on the test samples of every true cluster; a model
+    that is not needed may be missing (NaN). labels: (m,), the model of every client; who has none (-1) is always wrong.
+
+    >>> truth = Truth(np.zeros((2, 0)), np.array([0, 0, 1, -1]))
+    >>> cluster_accuracies(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1, 1, 0]), truth).tolist()
+    [0.5, 0.8]
+    """
+    found = np.zeros(len(right))
+    for j in range(len(right)):
+        models = labels[truth.labels == j]
+        found[j] = np.where(models >= 0, right[j, np.maximum(models, 0)], 0.0).mean()
+    return found
 
 
 def contamination(labels: Ints, byzantine: Bools, clusters: int) -> Floats:

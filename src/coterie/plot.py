@@ -12,6 +12,7 @@ import numpy as np
 from coterie.experiments import TrialResult
 from coterie.experiments.arena import Bout
 from coterie.experiments.beyond import lower_bound, worst_by_dimension
+from coterie.experiments.models import ATTACKS, attack_of
 from coterie.experiments.results import aggregate
 from coterie.experiments.summary import METRICS
 
@@ -32,7 +33,11 @@ STYLES = {
     "oracle": "black",
 }
 HEADROOM = 30.0
-LABELS = {"matched_dist": "matched distance to the true centres", "movement": "largest movement of a centre"}
+LABELS = {
+    "accuracy": "test accuracy",
+    "matched_dist": "matched distance to the true centres",
+    "movement": "largest movement of a centre",
+}
 
 
 def _leave_out_divergence(axes: Axes) -> None:
@@ -61,7 +66,8 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
     axes = figure.add_subplot()
     methods = trials[0].methods
     known = any(not np.isnan(found.metrics["matched_dist"]) for found in methods.values())
-    metric = "matched_dist" if known else "movement"
+    tested = any(found.clusters for found in methods.values())
+    metric = "matched_dist" if known else "accuracy" if tested else "movement"
     for name in methods:
         curves = [[row[metric] for row in trial.methods[name].rounds] for trial in trials]
         color = STYLES.get(name)
@@ -82,8 +88,9 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
             axes.fill_between(
                 rounds, np.maximum(mean - error, 1e-12), mean + error, color=color, alpha=0.18, linewidth=0
             )
-    axes.set_yscale("log")
-    _leave_out_divergence(axes)
+    if metric != "accuracy":
+        axes.set_yscale("log")
+        _leave_out_divergence(axes)
     axes.set_xlabel("round")
     axes.set_ylabel(LABELS[metric])
     axes.set_title(title, fontsize=10, parse_math=False)
@@ -215,6 +222,39 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     axes.set_xlabel("d")
     axes.set_ylabel("distance to the true mean")
     axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def accuracies(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """Test accuracy of every method under every attack, one panel for each number of clients."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    named = [{**row, "attack": attack_of(row)} for row in rows]
+    settings = list(dict.fromkeys((row["problem.clients"], row["problem.samples"]) for row in named))
+    figure = Figure(figsize=(9, 0.6 + 2.6 * len(settings)), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes = figure.subplots(len(settings), 1, squeeze=False, sharex=True)[:, 0]
+    attacks = [name for name in ATTACKS if any(row["attack"] == name for row in named)]
+    methods = list(dict.fromkeys(row["method"] for row in named))
+    for axes, (clients, samples) in zip(all_axes, settings, strict=True):
+        table = aggregate(
+            [row for row in named if (row["problem.clients"], row["problem.samples"]) == (clients, samples)], ["attack"]
+        )
+        known = {(line["method"], line["attack"]): line for line in table}
+        for place, method in enumerate(methods):
+            found = [known.get((method, attack), {}) for attack in attacks]
+            heights = [100 * (line.get("accuracy") or 0.0) for line in found]
+            errors = [100 * (line.get("accuracy_se") or 0.0) for line in found]
+            places = np.arange(len(attacks)) + (place - len(methods) / 2 + 0.5) * 0.8 / len(methods)
+            axes.bar(places, heights, 0.8 / len(methods), yerr=errors, color=STYLES.get(method), label=method)
+        axes.set_ylabel("test accuracy in %")
+        axes.set_title(f"m = {clients}, n = {samples}", fontsize=10, loc="left")
+        axes.set_ylim(0, 100)
+        axes.grid(alpha=0.25, axis="y")
+        axes.set_xticks(range(len(attacks)), attacks)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     _save(figure, path)
 
 

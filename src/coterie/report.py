@@ -10,11 +10,14 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.experiments.summary import METRICS, Statistic, Summary
+from coterie.experiments.summary import METRICS, Statistic, Summary, statistic
+from coterie.experiments.trial import TrialResult
 
 COLUMNS = {
     "dist": "dist",
     "matched_dist": "matched dist",
+    "accuracy": "accuracy",
+    "worst_accuracy": "worst cluster",
     "ari": "ARI",
     "oracle_ratio": "x oracle",
     "loss": "loss",
@@ -41,8 +44,11 @@ def number(value: float, digits: int) -> str:
 
 def shown(summary: Summary) -> Sequence[str]:
     """The metrics worth a column: those that some method has; the loss only where there is no truth."""
-    having = [m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())]
-    return [m for m in having if m != "loss" or "dist" not in having]
+    return _worth([m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())])
+
+
+def _worth(having: Sequence[str]) -> list[str]:
+    return [m for m in having if m != "loss" or not {"dist", "accuracy"} & set(having)]
 
 
 def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
@@ -64,6 +70,22 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
     return table
 
 
+def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
+    """Test accuracy of every method in every true cluster, mean ± standard error; None where nothing was tested."""
+    tested = {name: found.clusters for name, found in trials[0].methods.items() if found.clusters}
+    if not tested:
+        return None
+    table = Table(title="test accuracy by cluster", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    count = max(len(rows) for rows in tested.values())
+    for j in range(count):
+        table.add_column(str(j), justify="right")
+    for name in tested:
+        each = [[trial.methods[name].clusters[j]["accuracy"] for trial in trials] for j in range(count)]
+        table.add_row(name, *(cell(statistic(values), 3) for values in each))
+    return table
+
+
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
     """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
     shown_rows = rows if last is None else rows[-last:]
@@ -71,8 +93,8 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
     if not rows:
         return table
     names = [n for n in rows[0] if n not in METRICS and n.removesuffix("_se") not in METRICS]
-    metrics = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
-    metrics = [m for m in metrics if m != "loss" or "dist" not in metrics]
+    having = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
+    metrics = _worth(having)
     for name in names:
         table.add_column(name.split(".")[-1], no_wrap=name == "method")
     for metric in metrics:

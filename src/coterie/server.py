@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -53,18 +53,46 @@ def _norms_and_units(centres: Array) -> tuple[Array, Array]:
     return largest * length, scaled / xp.where(length > 0, length, length + 1)
 
 
+class Optimiser(NamedTuple):
+    """What the server makes of a cluster's aggregated update g_t.
+
+    plain: the step goes along g_t, as in the paper. momentum: along v_t = μ v_{t−1} + g_t. adam: along m̂_t/(√v̂_t + ε)
+    in every coordinate, with the running means m of g and v of g² (Kingma and Ba, Adam, 2015; for a server Reddi et
+    al., Adaptive federated optimization, 2021). Robust is the aggregate; its past is as robust as it was.
+    """
+
+    kind: Literal["plain", "momentum", "adam"] = "plain"
+    momentum: float = 0.9
+    second: float = 0.99
+    floor: float = 1e-3
+
+
+PLAIN = Optimiser()
+
+
+class Moments(NamedTuple):
+    """What an optimiser remembers of the rounds so far."""
+
+    first: Array  # (k, d)
+    second: Array  # (k, d)
+    rounds: Ints  # (k,), in which a cluster was heard
+
+
 @dataclass(frozen=True)
 class Server:
     """What the server does with the accepted replies of a round.
 
     aggregate: the rule per cluster. project: Π_Θ. trim: the fraction per side that the audit counts as
-    "trimmed"; audit: whether it is wanted.
+    "trimmed"; audit: whether it is wanted. shared: so many leading coordinates are one for all clusters, aggregated
+    over all clients (a common representation with a head for each cluster, as IFCA has it for FEMNIST).
     """
 
     aggregate: Aggregator
     project: Projection = unconstrained
     trim: float = 0.05
     audit: bool = True
+    optimiser: Optimiser = PLAIN
+    shared: int = 0
 
 
 class Step(NamedTuple):
@@ -74,6 +102,7 @@ class Step(NamedTuple):
     sizes: Ints  # (k,), accepted replies per cluster
     trimmed: Floats  # (rows,), per accepted reply the share of its coordinates that stands outside; NaN unasked
     stuck: Bools  # (k,), True where the step was not finite and the centre stayed
+    moments: Moments | None = None  # for the next step
 
 
 def take_step(
@@ -83,25 +112,62 @@ def take_step(
     steps: Floats,
     stand_ins: Accepted | None = None,
     weights: Floats | None = None,
+    moments: Moments | None = None,
 ) -> Step:
     """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
 
     steps: (k,), γ_j. stand_ins: replies to take as they are for clusters that nobody chose, one for each.
     weights: (rows,), how much each reply counts, for a rule that takes weights. A cluster with no reply at all
     keeps its centre, and so does one whose step would not be finite: the mean of updates near the largest float
-    is infinite.
+    is infinite. moments: what the server's optimiser remembers; None in the first round.
     """
     xp = namespace(centres)
     gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights)
+    heard = sizes > 0
     if stand_ins is not None:
         gradients[stand_ins.labels] = stand_ins.updates
-    moved = centres - like(np.asarray(steps)[:, None], centres) * gradients
+        heard[stand_ins.labels] = True
+    if server.shared and len(accepted.labels):
+        common = accepted.updates[:, : server.shared]
+        one, _ = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
+        gradients[:, : server.shared] = one
+    directions, moments = _directions(server.optimiser, gradients, heard, moments)
+    moved = centres - like(np.asarray(steps)[:, None], centres) * directions
     finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
     moved = server.project(moved)
     shares = np.full(len(accepted.clients), np.nan)
     if server.audit:
         shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
-    return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0])
+    return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0], moments)
+
+
+def _directions(
+    optimiser: Optimiser, gradients: Array, heard: Bools, before: Moments | None
+) -> tuple[Array, Moments | None]:
+    """(k, d): where the steps go. A cluster that was not heard has a gradient of 0, or only a shared one, as it is.
+
+    An update that is not finite leaves the memory of its cluster as it was: its step is not taken, either.
+    """
+    if optimiser.kind == "plain":
+        return gradients, None
+    xp = namespace(gradients)
+    if before is None:
+        before = Moments(0 * gradients, 0 * gradients, np.zeros(len(heard), dtype=np.int64))
+    sound = heard & as_numpy(xp.all(xp.isfinite(gradients), axis=1))
+    mask = like(sound[:, None].astype(np.float64), gradients) > 0
+    if optimiser.kind == "momentum":
+        first = xp.where(mask, optimiser.momentum * before.first + gradients, before.first)
+        return xp.where(mask, first, gradients), before._replace(first=first)
+    first = xp.where(mask, optimiser.momentum * before.first + (1 - optimiser.momentum) * gradients, before.first)
+    second = xp.where(mask, optimiser.second * before.second + (1 - optimiser.second) * gradients**2, before.second)
+    rounds = before.rounds + sound
+    counted = np.maximum(rounds, 1)
+    unbiased, spread = (
+        moment / like((1 - rate**counted)[:, None], gradients)
+        for moment, rate in ((first, optimiser.momentum), (second, optimiser.second))
+    )
+    along = unbiased / (xp.sqrt(spread) + optimiser.floor)
+    return xp.where(mask, along, gradients), Moments(first, second, rounds)
 
 
 def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:

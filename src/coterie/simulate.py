@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -51,8 +51,18 @@ class SimulatedNetwork:
         return self.task.on(self.task.clients.take(np.flatnonzero(self.byzantine)))
 
     def gradients(
-        self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
+        self,
+        centres: Array,
+        round: int,
+        labels: Ints | None = None,
+        part: tuple[int, int] | None = None,
+        asked: Ints | None = None,
     ) -> Replies:
+        if asked is not None:
+            few = replace(self, task=self.task.on(self.task.clients.take(asked)), byzantine=self.byzantine[asked])
+            replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
+            senders = asked[np.asarray(replies.clients)]
+            return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
         honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part)
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 

@@ -22,6 +22,10 @@ REGISTER_ROWS = 224
 """Up to this many rows a column fits into a thread's 255 registers."""
 SHARED_BYTES = 216 * 1024
 """For columns, of the 227 KiB that a block may have on Hopper; columns that do not fit are sorted."""
+QUICK_ROWS = 48
+"""Up to this many rows a kernel is compiled within a blink; for more it must pay."""
+MANY = 1 << 27
+"""Values that are worth the seconds for which a kernel of many rows is compiled; for fewer they are bisected."""
 THREADS = 128
 LANES, SLICES = 32, 16
 """Columns and threads per column of a block of the bisection."""
@@ -200,9 +204,12 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     count, columns = rows.shape
+    if (low, high) == (0, count) and rows.dtype is torch.float32:
+        return torch.mean(rows, dim=0, dtype=torch.float64).to(rows.dtype)
     out = torch.empty(columns, dtype=rows.dtype, device=rows.device)
+    worth = count <= QUICK_ROWS or count * columns >= MANY or _shared_bytes(rows) > SHARED_BYTES
     with on_stream_of(rows):
-        if count <= REGISTER_ROWS:
+        if count <= REGISTER_ROWS and worth:
             _kernel(count, low, high, str(rows.dtype))(
                 (-(-columns // THREADS),),
                 (THREADS,),

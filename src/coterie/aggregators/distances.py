@@ -22,6 +22,8 @@ from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namesp
 
 BLOCK = 2048
 """Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
+CUDA_BLOCK = 1 << 15
+"""Columns of a block on a GPU, where a small one is over before the next is begun."""
 MIXED_COLUMNS = 1 << 14
 """Columns of a matrix product of `mixed`."""
 PARTS = 16
@@ -212,10 +214,13 @@ def averages(groups: Ints) -> Floats:
     return shares
 
 
-def reachable(updates: Array, centre: Array) -> tuple[Ints, Floats]:
-    """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `FARTHEST`."""
+def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
+    """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `farthest`.
+
+    In median distances.
+    """
     away = np.sqrt(_squared_distances_to(updates, centre))
-    pull = _pull(away, FARTHEST * max(float(np.median(away)), 1e-300))
+    pull = _pull(away, farthest * max(float(np.median(away)), 1e-300))
     return np.flatnonzero(pull), pull
 
 
@@ -249,6 +254,7 @@ def _squared_distances_to(updates: Array, point: Array) -> Floats:
 def centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
     """The columns in blocks, less the point, in float64."""
     xp = namespace(updates)
-    for start in range(0, updates.shape[1], BLOCK):
-        stop = start + BLOCK
+    width = BLOCK if is_numpy_array(updates) or updates.device.type == "cpu" else CUDA_BLOCK
+    for start in range(0, updates.shape[1], width):
+        stop = start + width
         yield xp.astype(updates[:, start:stop], xp.float64) - xp.astype(point[start:stop], xp.float64)

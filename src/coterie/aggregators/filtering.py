@@ -13,18 +13,23 @@ and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated lea
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.linalg import eigh
+from scipy.sparse.linalg import eigsh
 
 from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
 from coterie.aggregators.rules import check_rows, median
-from coterie.arrays import Array, Floats, Ints, like, namespace
+from coterie.arrays import Array, Bools, Floats, Ints, like, namespace
 
 TRACY_WIDOM = 3.27
 """The largest eigenvalue of pure noise lies beyond this with probability 0.001; of few rows a little more often, since
 its scale is judged without the leading direction. A false alarm costs a row or two."""
 MEDIAN_CHI_SQUARED = 0.4549
 """The median of the square of a standard normal variable."""
+LANCZOS = 0.01
+"""Below this share of all directions an iteration is faster than a decomposition."""
 FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
 
@@ -104,17 +109,43 @@ def standing_out(gram: Floats, directions: int) -> Floats | None:
     """(rows,): where the rows stand along the leading direction, if it or one of the next is more than noise.
 
     gram: (rows, rows), centred products. Each of the leading `directions` is judged by what is left without it and
-    those before it, so that one lie does not hide behind another.
+    those before it, so that one lie does not hide behind another. What noise may have falls with every direction that
+    is taken away; so where the first of a run of directions lies below what is allowed after its last, all do.
     """
-    values, vectors = eigh(gram)
-    left = gram
-    for i in range(1, directions + 1):
-        value, vector = float(values[-i]), vectors[:, -i]
-        left = left - value * np.outer(vector, vector)
-        if value > _noise_edge(left):
-            leading: Floats = vectors[:, -1]
-            return leading
+    if directions == 0:
+        return None
+    values, vectors = _leading(gram, 1)
+    leading: Floats = vectors[:, 0]
+    if values[0] > _noise_edge(_without(gram, values, vectors, 1, 1)):
+        return leading
+    values, vectors = _leading(gram, directions)
+    left, first, run = gram, 1, 1
+    while first <= directions:
+        last = min(first + run - 1, directions)
+        after = _without(left, values, vectors, first, last)
+        if values[-first] > _noise_edge(after):
+            for i in range(first, last + 1):
+                left = _without(left, values, vectors, i, i)
+                if values[-i] > _noise_edge(left):
+                    return leading
+        left, first, run = after, last + 1, 2 * run
     return None
+
+
+def _leading(gram: Floats, count: int) -> tuple[Floats, Floats]:
+    """The largest eigenvalues, ascending, and their vectors; a few of many by Lanczos' iteration."""
+    if count < LANCZOS * len(gram):
+        values, vectors = eigsh(gram, count, v0=np.sqrt(np.diag(gram)), tol=1e-8)
+        return values, vectors
+    found: tuple[Floats, Floats] = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
+    return found
+
+
+def _without(gram: Floats, values: Floats, vectors: Floats, first: int, last: int) -> Floats:
+    """The products without the first-largest to the last-largest direction."""
+    taken = slice(-last, 1 - first or None)
+    left: Floats = gram - (vectors[:, taken] * values[taken]) @ vectors[:, taken].T
+    return left
 
 
 def _noise_edge(gram: Floats) -> float:
@@ -127,13 +158,18 @@ def _noise_edge(gram: Floats) -> float:
     squares = np.diag(gram)
     speaking = np.flatnonzero(squares >= 0.5 * np.median(squares))
     trace = float(np.median(squares[speaking]))
-    products = gram[np.ix_(speaking, speaking)][np.triu_indices(len(speaking), 1)]
+    products = gram[np.ix_(speaking, speaking)][_above_diagonal(len(speaking))]
     variance = float(np.median(products**2)) / MEDIAN_CHI_SQUARED
     if not (trace > 0 and variance > 0):
         return np.inf  # nothing is left to compare with
     rows, dim = np.sqrt(len(gram) - 1.0), trace / np.sqrt(variance)
     spread = (rows + dim) * (1 / rows + 1 / dim) ** (1 / 3)
     return float(variance / trace * ((rows + dim) ** 2 + TRACY_WIDOM * spread))
+
+
+@lru_cache(maxsize=64)
+def _above_diagonal(rows: int) -> Bools:
+    return np.triu(np.ones((rows, rows), dtype=np.bool_), 1)
 
 
 def _outermost(along: Floats, counts: Floats, room: int) -> Ints:

@@ -2,7 +2,7 @@
 
 from coterie.algorithms.base import Algorithm, Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
-from coterie.algorithms.reference_points import LocalMinimisers, Oracle
+from coterie.algorithms.reference_points import LocalMinimisers, Oracle, Told
 from coterie.algorithms.start import RobustStart, SelfStarting
 from coterie.algorithms.three_stage import ThreeStage, trimmed_kmeans
 
@@ -17,5 +17,6 @@ __all__ = [
     "SelfStarting",
     "State",
     "ThreeStage",
+    "Told",
     "trimmed_kmeans",
 ]

@@ -9,6 +9,7 @@ from numpy.random import Generator
 
 from coterie.arrays import Array, Floats, Ints
 from coterie.intake import Replies
+from coterie.server import Moments
 
 
 class Network(Protocol):
@@ -20,11 +21,17 @@ class Network(Protocol):
         ...
 
     def gradients(
-        self, centres: Array, round: int, labels: Ints | None = None, part: tuple[int, int] | None = None
+        self,
+        centres: Array,
+        round: int,
+        labels: Ints | None = None,
+        part: tuple[int, int] | None = None,
+        asked: Ints | None = None,
     ) -> Replies:
         """Broadcast (k, d) centres; each client replies with its label and its gradient there (see `respond`).
 
         labels: (m,), the centres to answer for instead of the clients' own choice; -1: no answer is wanted.
+        asked: the clients who take part in this round; None: all.
         """
         ...
 
@@ -60,6 +67,7 @@ class State(NamedTuple):
     curvatures: Floats | None = None  # (m, 2) as reported, NaN where refused; None with a given step
     weights: Floats | None = None  # (m,), how much a client counts, at most 1; None: all the same
     calm: tuple[float, int] = (math.inf, 0)  # the least move so far in standard errors, and the rounds since
+    moments: Moments | None = None  # what the server's optimiser remembers
 
 
 class Exchange(NamedTuple):

@@ -30,7 +30,8 @@ class ClusteredDescent:
     paper's published code does. tolerance: stop when no centre moves by more than this in a round; 0: never early.
     precision: stop when every move is less than this share of its own standard error, or when all are less than that
     error and no longer get smaller; 0: never. weighted: a client counts by its number of samples, but no more than
-    the median client, since it may lie about that, too; needs a rule that takes weights.
+    the median client, since it may lie about that, too; needs a rule that takes weights. participation: the share of
+    the clients that a round asks, drawn anew in each; who is not asked is silent.
     """
 
     server: Server
@@ -41,6 +42,7 @@ class ClusteredDescent:
     empty: Literal["keep", "random-client"] = "keep"
     precision: float = 0.0
     weighted: bool = False
+    participation: float = 1.0
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:
         rounds = self.rounds if self.resample and self.rounds else None
@@ -49,11 +51,11 @@ class ClusteredDescent:
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
         part = (state.round, self.rounds) if self.resample else None
-        accepted = _ask(network, state, state.fixed, part)
+        accepted = _ask(network, state, state.fixed, part, self._asked(network.count, rng))
         stand_ins = self._stand_ins(network, state, accepted, part, rng)
         weights = None if state.weights is None else state.weights[accepted.clients]
         sizes = self._sizes(state, accepted)
-        step = take_step(self.server, state.centres, accepted, sizes, stand_ins, weights)
+        step = take_step(self.server, state.centres, accepted, sizes, stand_ins, weights, state.moments)
         xp = namespace(step.centres)
         moves = as_numpy(xp.linalg.vector_norm(step.centres - state.centres, axis=1))
         movement = float(moves.max())
@@ -71,7 +73,14 @@ class ClusteredDescent:
         exchange = Exchange(
             labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()), accepted.strangers, settled
         )
-        return state._replace(round=state.round + 1, centres=step.centres, calm=calm), exchange
+        after = state._replace(round=state.round + 1, centres=step.centres, calm=calm, moments=step.moments)
+        return after, exchange
+
+    def _asked(self, clients: int, rng: Generator) -> Ints | None:
+        """The clients of a round, in their order; None for all."""
+        if self.participation >= 1:
+            return None
+        return np.sort(rng.choice(clients, max(1, round(self.participation * clients)), replace=False))
 
     def _calm(self, before: tuple[float, int], moves: Floats, accepted: Accepted, steps: Floats) -> tuple[float, int]:
         """The largest move in standard errors, if it is the least so far by a tenth; else what that was.
@@ -104,9 +113,15 @@ class ClusteredDescent:
         return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
 
 
-def _ask(network: Network, state: State, labels: Ints | None, part: tuple[int, int] | None) -> Accepted:
+def _ask(
+    network: Network,
+    state: State,
+    labels: Ints | None,
+    part: tuple[int, int] | None,
+    asked: Ints | None = None,
+) -> Accepted:
     """One question to the clients and the replies that pass; given labels count instead of the claimed ones."""
-    replies = network.gradients(state.centres, state.round, labels, part)
+    replies = network.gradients(state.centres, state.round, labels, part, asked)
     clusters = state.centres.shape[0]
     accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
     if labels is None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie.algorithms.base import Exchange, Network, State
+from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Ints, namespace
 from coterie.tasks import Task
 
@@ -34,6 +35,28 @@ class LocalMinimisers(_Immediate):
 
     def init(self, network: Network, start: Array, rng: Generator) -> State:
         return State(0, self.task.minimisers(self.ridge), fixed=np.arange(self.task.clients.count))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A descent that is told the true clusters and hears only honest clients: what an oracle is where nobody can write
+    down a minimiser.
+
+    labels: (m,) true labels, -1 for a Byzantine client.
+    """
+
+    descent: ClusteredDescent
+    labels: Ints
+
+    @property
+    def rounds(self) -> int:
+        return self.descent.rounds
+
+    def init(self, network: Network, start: Array, rng: Generator) -> State:
+        return self.descent.init(network, start, rng)._replace(fixed=self.labels)
+
+    def step(self, state: State, network: Network, rng: Generator) -> tuple[State, Exchange]:
+        return self.descent.step(state, network, rng)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -13,6 +13,7 @@ from coterie.aggregators import trimmed_mean
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Floats, Ints, as_numpy, like
+from coterie.initialise.robust import narrowed
 from coterie.intake import Replies, admit
 
 Find = Callable[[Floats, int, float, Generator, bool], Floats]
@@ -23,6 +24,18 @@ HALF = (0, 1)
 """The samples in two parts: one to compute on, one to judge by."""
 
 
+WIDE = 10_000
+"""Columns from which on the answers are looked at along their leading directions alone."""
+DIRECTIONS = 64
+
+
+class Points(NamedTuple):
+    """Where the clients stand, and the way from centres among them to centres in all d dimensions."""
+
+    places: Floats  # (clients, r)
+    back: Callable[[Floats], Floats]  # (k, r) -> (k, d)
+
+
 @dataclass(frozen=True)
 class RobustStart:
     """First centres from one round of answers, of which a share may be lies.
@@ -30,7 +43,7 @@ class RobustStart:
     find: how the answers are clustered. ask: for the `gradient` at a common origin, from where a step against it over
     the curvature sketches a client's optimum, or for its own `minimiser`. origin: (1, d), or None for 0. byzantine: the
     largest share of liars to expect; it must lie below the smallest cluster's. clusters: k, or None to find that out,
-    up to `most`.
+    up to `most`. shared: so many leading coordinates get one value for all clusters (see `Server.shared`).
     """
 
     find: Find
@@ -41,6 +54,7 @@ class RobustStart:
     curvature: float = 2.0
     ridge: float = 0.0
     origin: Array | None = None
+    shared: int = 0
 
     def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
         """(k, d) centres of the kind and dtype of `example` (…, d).
@@ -48,23 +62,33 @@ class RobustStart:
         Two ways to leave points out give two candidates, and the clients' losses decide between them.
         """
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
-        candidates = self._candidates(self._points(network, example, clusters), clusters, rng)
+        points = self._points(network, example, clusters)
+        candidates = self._candidates(points, clusters, rng)
         losses, _ = _judge(network, candidates, example)
-        return like(candidates[int(np.argmin([_location(best, self.byzantine) for best in losses.T]))], example)
+        best = candidates[int(np.argmin([_location(losses[:, i], self.byzantine) for i in range(len(candidates))]))]
+        if self.shared:
+            best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
+        return like(best, example)
 
-    def _candidates(self, points: Floats, clusters: int, rng: Generator) -> list[Floats]:
-        return [self.find(points, clusters, self.byzantine, rng, thrifty) for thrifty in (True, False)]
+    def _candidates(self, points: Points, clusters: int, rng: Generator) -> list[Floats]:
+        found = [self.find(points.places, clusters, self.byzantine, rng, thrifty) for thrifty in (True, False)]
+        return [points.back(centres) for centres in found]
 
-    def _points(self, network: Network, example: Array, least: int, part: tuple[int, int] | None = None) -> Floats:
-        """(clients, d): one point for each well-formed answer."""
+    def _points(self, network: Network, example: Array, least: int, part: tuple[int, int] | None = None) -> Points:
+        """One point for each well-formed answer."""
         origin = 0 * example[:1, :] if self.origin is None else self.origin
         ask = self.ask == "gradient"
         replies = network.gradients(origin, -1, part=part) if ask else network.minimisers(origin, self.ridge, part)
-        found = _answers(network, replies, origin)
-        found = found[np.isfinite(found).all(axis=1)]
-        if len(found) < least:
-            raise ValueError(f"a robust start needs at least {least} well-formed answers, got {len(found)}")
-        return as_numpy(origin).astype(np.float64) - found / self.curvature if ask else found
+        accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
+        if len(accepted.clients) < least:
+            raise ValueError(f"a robust start needs at least {least} well-formed answers, got {len(accepted.clients)}")
+        middle = as_numpy(origin).astype(np.float64)
+        if origin.shape[1] < WIDE:
+            found = as_numpy(accepted.updates).astype(np.float64)
+            return Points(middle - found / self.curvature if ask else found, lambda centres: centres)
+        most = self.most if self.clusters is None else self.clusters
+        places, back = narrowed(accepted.updates, max(DIRECTIONS, 8 * most))
+        return Points(places, (lambda centres: middle - back(centres) / self.curvature) if ask else back)
 
     def _count(self, network: Network, example: Array, rng: Generator) -> int:
         """How many clusters there are, judged by samples that the centres were not made from.
@@ -75,11 +99,12 @@ class RobustStart:
         So liars who pose as a cluster get none: it is no larger than they are, and saves nobody else a loss.
         """
         points = self._points(network, example, 1, HALF)
-        most = max(1, min(self.most, int((1 - self.byzantine) * len(points))))
+        answers = len(points.places)
+        most = max(1, min(self.most, int((1 - self.byzantine) * answers)))
         candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, rng)]
         losses, smallest = _judge(network, candidates, example, HALF)
         counts = np.array([len(centres) for centres in candidates])
-        allowed = np.flatnonzero((smallest > self.byzantine * len(points) + STRAYS) | (counts == 1))
+        allowed = np.flatnonzero((smallest > self.byzantine * answers + STRAYS) | (counts == 1))
         least = allowed[np.argmin([_location(losses[:, i], self.byzantine) for i in allowed])]
         for i in allowed.tolist():
             worse = losses[:, i] - losses[:, least]

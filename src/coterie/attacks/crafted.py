@@ -13,23 +13,24 @@ import numpy as np
 from scipy.spatial.distance import pdist, squareform
 from scipy.stats import norm
 
-from coterie.arrays import Array, Floats, as_numpy, cast, like
+from coterie.arrays import Array, Floats, as_numpy, cast, like, namespace
 from coterie.assignment import assign
 from coterie.attacks.payloads import none, paper
 from coterie.attacks.view import Forgery, View
 
-Craft = Callable[[Floats, int, int], Array]
-"""From the honest rows of a cluster, its number and the number of liars to their rows, or to one row for all."""
+Craft = Callable[[Any, int, int], Array]
+"""From the honest rows of a cluster in float64, its number and the number of liars to their rows, or one for all."""
 
 
-def _forge(view: View, craft: Craft) -> Forgery:
-    updates, claimed = as_numpy(view.updates).astype(np.float64), view.claimed
-    lies = np.empty((view.count, updates.shape[1]))
+def _forge(view: View, craft: Craft, in_place: bool = False) -> Forgery:
+    """in_place: the lie is made where the rows are, which may be a GPU; else on the CPU, by NumPy and SciPy."""
+    xp, claimed = namespace(view.updates), view.claimed
+    lies = xp.empty((view.count, view.updates.shape[1]), dtype=view.updates.dtype, device=view.updates.device)
     for j in np.unique(claimed).tolist():
-        members = ~view.byzantine & (view.labels == j)
-        rows = updates[members if members.any() else ~view.byzantine]
-        lies[claimed == j] = craft(rows, j, int((claimed == j).sum()))
-    return Forgery(claimed, like(lies, view.updates))
+        rows = xp.astype(view.honest_rows(j), xp.float64)
+        lie = craft(rows if in_place else as_numpy(rows), j, int((claimed == j).sum()))
+        lies[np.flatnonzero(claimed == j)] = cast(lie, lies) if in_place else like(lie, lies)
+    return Forgery(claimed, lies)
 
 
 def alie(view: View, scale: float | None = None) -> Forgery:
@@ -44,9 +45,10 @@ def alie(view: View, scale: float | None = None) -> Forgery:
         needed = (len(rows) + liars) // 2 + 1 - liars
         share = np.clip((len(rows) - needed) / len(rows), 0.5, 0.999)
         z = float(norm.ppf(share)) if scale is None else scale
-        return rows.mean(axis=0) - z * rows.std(axis=0)
+        xp = namespace(rows)
+        return xp.mean(rows, axis=0) - z * xp.std(rows, axis=0)
 
-    return _forge(view, craft)
+    return _forge(view, craft, in_place=True)
 
 
 def disguised(view: View, scale: float = 1.5) -> Forgery:

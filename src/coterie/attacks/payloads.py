@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import as_numpy, cast, like
+from coterie.arrays import as_numpy, cast, like, namespace
 from coterie.attacks.view import Forgery, View
 
 PAPER = 3.0
@@ -29,15 +29,9 @@ def paper(view: View, scale: float = PAPER) -> Forgery:
 
 def sign_flip(view: View, scale: float = PAPER) -> Forgery:
     """−scale × the mean honest update of the claimed cluster (of all honest clients where it has none)."""
-    updates, honest = as_numpy(view.updates), ~view.byzantine
-    claimed = view.claimed
-    everyone = updates[honest].mean(axis=0)
-    mean = {
-        j: updates[honest & (view.labels == j)].mean(axis=0) if (honest & (view.labels == j)).any() else everyone
-        for j in np.unique(claimed).tolist()
-    }
-    flipped = [-scale * mean[j] for j in claimed.tolist()]
-    return Forgery(claimed, like(np.stack(flipped), view.updates))
+    xp, claimed = namespace(view.updates), view.claimed
+    flipped = {j: -scale * xp.mean(view.honest_rows(j), axis=0) for j in np.unique(claimed).tolist()}
+    return Forgery(claimed, xp.stack([flipped[j] for j in claimed.tolist()]))
 
 
 def inner_product(view: View, scale: float = 0.5) -> Forgery:

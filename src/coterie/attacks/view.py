@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from numpy.random import Generator
 
 from coterie.arrays import Array, Bools, Ints
@@ -49,6 +50,11 @@ class View:
     def claimed(self) -> Ints:
         """The clusters that the Byzantine clients claim."""
         return self.labels[self.byzantine]
+
+    def honest_rows(self, cluster: int) -> Array:
+        """What the honest clients of a cluster would send, or all honest clients where it has none."""
+        members = np.flatnonzero(~self.byzantine & (self.labels == cluster))
+        return self.updates[members if len(members) else np.flatnonzero(~self.byzantine)]
 
 
 @dataclass(frozen=True)

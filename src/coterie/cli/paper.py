@@ -56,11 +56,12 @@ def plan(
 @app.command()
 def reproduce(
     what: Annotated[
-        Literal["figure1", "slopes", "claims", "beyond"],
+        Literal["figure1", "slopes", "claims", "beyond", "rotated-mnist"],
         typer.Argument(
             help="figure1: the paper's experiments. slopes: the theorems' exponents, measured. "
             "claims: what both presets of figure1 in OUT say about the paper's claims. "
-            "beyond: the recommended method on the paper's problems and past them."
+            "beyond: the recommended method on the paper's problems and past them. "
+            "rotated-mnist: networks on IFCA's problem, with --data."
         ),
     ] = "figure1",
     preset: Annotated[
@@ -77,6 +78,9 @@ def reproduce(
     engine: EngineName = "local",
     ray_address: RayAddress = None,
     device: Device = None,
+    data: Annotated[
+        Path | None, typer.Option(help="rotated-mnist: the folder with MNIST's IDX files, gzipped or not.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
 ) -> None:
@@ -86,6 +90,7 @@ def reproduce(
     n, m, d, k and alpha from a warm start and sets the fitted exponents beside those of Theorems 1 and 2. claims
     reads OUT/as-published and OUT/fair, runs three small grids beside them, and writes OUT/claims.md. beyond sets the
     method `coterie` against every attack in every cell, hides k from it, and measures how rules depend on d.
+    rotated-mnist trains perceptrons on MNIST in four rotations (coterie[torch]), best with --device cuda.
     """
     from coterie.experiments.reproduce import figure1, report, slopes, slopes_report
     from coterie.experiments.store import write_atomically
@@ -96,6 +101,12 @@ def reproduce(
         if quick:
             raise ValueError("--quick: claims are about the whole grid")
         _claims(out, trials or 20, workers, engine, ray_address, device or "cpu")
+        return
+    if (data is not None) != (what == "rotated-mnist"):
+        raise ValueError("--data: rotated-mnist needs the folder with MNIST's IDX files, and nothing else does")
+    if what == "rotated-mnist":
+        assert data is not None
+        _models(data, out or dated_folder(), trials or (2 if quick else 5), quick, workers, device or "cpu", resume)
         return
     if what == "beyond":
         if device == "cuda":
@@ -162,3 +173,18 @@ def _beyond(
         write_atomically(out / "beyond.md", beyond_report(found).encode())
     by_dimension(found["dimension"], out / "dimension.png")
     print(out / "beyond.md")
+
+
+def _models(data: Path, out: Path, trials: int, quick: bool, workers: int | None, device: str, resume: bool) -> None:
+    from coterie.experiments.models import models_report, questions
+    from coterie.experiments.store import write_atomically
+    from coterie.plot import accuracies
+
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise ValueError(f"{out}: is not empty; add --resume to go on there")
+    found = {}
+    for name, grid in questions(data, trials, quick, device).items():
+        found[name] = work(grid, out / name, workers, "local", None, table=False).rows(grid.keys)
+        write_atomically(out / "models.md", models_report(found).encode())
+    accuracies([*found["honest"], *found["attacked"]], out / "accuracies.png")
+    print(out / "models.md")

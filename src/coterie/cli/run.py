@@ -50,9 +50,11 @@ def run(
     """Compare methods on a problem: a table, a convergence plot, a per-client audit, and all numbers in a folder.
 
     The folder holds config.toml (`coterie run DIR/config.toml` gives the same numbers again), summary.json,
-    trials.csv, rounds.csv, audit.csv, centres/ and convergence.png. Ctrl-C keeps what is finished.
+    trials.csv, rounds.csv, audit.csv, centres/ and convergence.png (for networks also clusters.csv; `coterie.load(DIR)`
+    gives the models back). Ctrl-C keeps what is finished.
     """
     from coterie.experiments import RunFolder, check, read_config
+    from coterie.experiments.config import IMAGE_KINDS
 
     changes = list(changes or [])
     if method:
@@ -60,7 +62,7 @@ def run(
     changes += [f"run.{key}={value}" for key, value in (("trials", trials), ("seed", seed)) if value is not None]
     chosen = read_config(file, changes)
     check(chosen)
-    if chosen.run.device != "cpu":
+    if chosen.run.device != "cpu" and chosen.problem.kind not in IMAGE_KINDS:
         raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
     place = out or (None if as_json else dated_folder())
     folder = None if place is None else RunFolder(place, chosen)
@@ -101,22 +103,27 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
 
 
 def _title(chosen: Config) -> str:
+    from coterie.experiments.config import Images
+
     problem = chosen.problem
     if problem.kind == "folder":
         return f"{problem.path}: k={problem.clusters}, {problem.task}"
     attack = f"{chosen.attack.kind} attack on {chosen.attack.target}"
+    width = f"{problem.hidden} hidden units" if isinstance(problem, Images) else f"d={problem.dim}"
     return (
-        f"{problem.kind}: k={problem.clusters}, m={problem.clients}, n={problem.samples}, d={problem.dim}, "
+        f"{problem.kind}: k={problem.clusters}, m={problem.clients}, n={problem.samples}, {width}, "
         f"α={problem.byzantine}, {attack}, {chosen.run.trials} trials"
     )
 
 
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie.experiments import summarise
-    from coterie.report import as_table
+    from coterie.report import accuracy_table, as_table
 
     console = output_console()
     console.print(as_table(summarise(results), _title(chosen), console.width))
+    if (clusters := accuracy_table(results)) is not None:
+        console.print(clusters)
 
 
 class ProgressBar:

@@ -98,7 +98,7 @@ def work(
         print(sorted(map(str, warned))[-1], file=sys.stderr)
     finished = (place / FILE).is_file() and not jobs_left(grid, Database(place))
     if grid.configs[0].run.device != "cpu" and not finished:  # what is finished needs no device to be looked at
-        chosen = device_engine_for(grid, engine)
+        chosen = device_engine_for(grid, engine, workers)
     else:
         chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
     with CtrlC() as interrupted:
@@ -119,10 +119,15 @@ def work(
     return database
 
 
-def device_engine_for(grid: Grid, engine: str) -> Engine:
+def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
     """The engine for a grid that asks for a GPU, or the reason why there is none."""
+    from coterie.experiments.config import IMAGE_KINDS
+    from coterie.experiments.run import local_engine
+
     if engine == "ray":
         raise ValueError("--engine: ray runs trials on CPUs; leave out --device")
+    if all(config.problem.kind in IMAGE_KINDS for config in grid.configs):
+        return local_engine(workers or 1)
     try:
         from coterie.experiments.device import check_device, device_engine
     except ImportError:

@@ -3,7 +3,17 @@
 from coterie.data.clients import Block, Clients, Federation, Truth
 from coterie.data.folder import read_folder
 from coterie.data.generators import gaussian_means, mixed_regression, poisson_means
-from coterie.data.images import permuted_labels, read_idx, read_images, rotated, split_dirichlet, split_iid
+from coterie.data.images import (
+    held_out,
+    image_federation,
+    permuted_labels,
+    read_digits,
+    read_idx,
+    read_images,
+    rotated,
+    split_dirichlet,
+    split_iid,
+)
 
 __all__ = [
     "Block",
@@ -11,9 +21,12 @@ __all__ = [
     "Federation",
     "Truth",
     "gaussian_means",
+    "held_out",
+    "image_federation",
     "mixed_regression",
     "permuted_labels",
     "poisson_means",
+    "read_digits",
     "read_folder",
     "read_idx",
     "read_images",

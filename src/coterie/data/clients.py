@@ -132,11 +132,13 @@ class Clients:
 class Truth:
     """What nobody in the federation knows; only evaluation, attacks and the oracle may look.
 
-    centres: (k, d), θ*_j. labels: (m,), the true cluster, -1 for a Byzantine client.
+    centres: (k, d), θ*_j, or (k, 0) where there is no true parameter. labels: (m,), the true cluster, -1 for a
+    Byzantine client. test: samples of each cluster that no client has, as those of k clients.
     """
 
     centres: Array
     labels: Ints
+    test: Clients | None = None
 
     @property
     def byzantine(self) -> Bools:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.ndimage import rotate
 
 from coterie.arrays import Ints
+from coterie.data.clients import Clients, Federation, Truth
+from coterie.data.generators import draw_labels
 
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 MOST_BYTES = 1 << 32
@@ -154,13 +156,65 @@ def split_dirichlet(labels: Ints, clients: int, concentration: float, rng: Gener
     return whole
 
 
-def gather(variants: Sequence[Labelled], parts: Sequence[Sequence[Ints]]) -> tuple[Images, Ints, Ints, Ints]:
-    """The samples of all clients one after the other: images, labels, sizes (m,) and clusters (m,).
+def image_federation(
+    rng: Generator,
+    train: Sequence[Labelled],
+    test: Sequence[Labelled],
+    *,
+    clients: int,
+    byzantine: float = 0.0,
+    samples: int | None = None,
+    concentration: float | None = None,
+    dtype: DTypeLike = np.float32,
+) -> Federation:
+    """Clients with images: cluster j's have samples of train[j], each of them in one client at most.
 
-    parts: per cluster the samples of each of its clients, as a split gives them.
+    samples: for each client; None: all there are, as evenly as can be. concentration: a Dirichlet split of all of
+    them instead. The Byzantine clients come last and have data of the clusters in turn. Pixels become features in
+    [0, 1], targets are the classes, `truth.test` has test[j] for cluster j.
     """
-    images = [variant.images[part] for variant, own in zip(variants, parts, strict=True) for part in own]
-    labels = [variant.labels[part] for variant, own in zip(variants, parts, strict=True) for part in own]
-    sizes = np.array([len(part) for own in parts for part in own], dtype=np.int64)
-    clusters = np.repeat(np.arange(len(parts)), [len(own) for own in parts])
-    return np.concatenate(images), np.concatenate(labels), sizes, clusters
+    labels = draw_labels(clients, len(train), byzantine, None)
+    liars = int((labels < 0).sum())
+    homes = np.concatenate([labels[: clients - liars], np.arange(liars) % len(train)])
+    parts: list[Ints] = [np.empty(0, np.int64)] * clients
+    for j, variant in enumerate(train):
+        members = np.flatnonzero(homes == j)
+        if concentration is None:
+            split = split_iid(len(variant.labels), len(members), rng, samples)
+        else:
+            split = split_dirichlet(variant.labels, len(members), concentration, rng)
+        for client, part in zip(members.tolist(), split, strict=True):
+            parts[client] = part
+    largest = max(1.0, float(max(variant.images.max() for variant in train)))
+
+    def flat(pieces: list[Labelled]) -> Clients:
+        images = np.concatenate([piece.images.reshape(len(piece.images), -1) for piece in pieces]).astype(dtype)
+        images /= largest
+        sizes = np.array([len(piece.labels) for piece in pieces])
+        return Clients(images, np.concatenate([piece.labels for piece in pieces]), sizes)
+
+    own = [
+        Labelled(train[j].images[part], train[j].labels[part]) for j, part in zip(homes.tolist(), parts, strict=True)
+    ]
+    return Federation(flat(own), Truth(np.zeros((len(train), 0)), labels, flat(list(test))))
+
+
+def read_digits() -> Labelled:
+    """The 1797 handwritten digits of 8 × 8 pixels that come with scikit-learn (`coterie[torch]`), pixels from 0 to 16.
+
+    Reference: Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI machine learning repository, 1998.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ValueError("problem.path: the bundled digits need scikit-learn (pip install 'coterie[torch]')") from None
+    digits = load_digits()
+    return Labelled(digits.images, digits.target.astype(np.int64))
+
+
+def held_out(data: Labelled, share: float, rng: Generator) -> tuple[Labelled, Labelled]:
+    """Samples to learn from, and a share of them to test on."""
+    order = rng.permutation(len(data.labels))
+    cut = round(share * len(order))
+    test, train = order[:cut], order[cut:]
+    return Labelled(data.images[train], data.labels[train]), Labelled(data.images[test], data.labels[test])

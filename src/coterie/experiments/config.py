@@ -76,7 +76,9 @@ class Synthetic(Clustered):
 
 class MixedRegression(Synthetic):
     kind: Literal["mixed-regression"] = Field(
-        "mixed-regression", description="mixed-regression, gaussian-means, poisson-means, or folder (your own data)"
+        "mixed-regression",
+        description="mixed-regression, gaussian-means, poisson-means, rotated-digits, permuted-digits, or folder (your"
+        " own data)",
     )
     noise_variance: float = Field(0.2, ge=0, description="sigma^2, the variance of the additive noise")
 
@@ -101,7 +103,41 @@ class Folder(Clustered):
     intercept: bool = Field(False, description="add a feature that is always 1")
 
 
-Problem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Folder, Field(discriminator="kind")]
+class Images(Clustered):
+    """Clusters that see the same images turned, or under other names; the model is a perceptron."""
+
+    kind: Literal["rotated-digits", "permuted-digits"] = Field(
+        description=MixedRegression.model_fields["kind"].description
+    )
+    clusters: int = Field(4, ge=1, description="k, the number of clusters: of rotations, or of names for the classes")
+    path: str = Field(
+        "", description="folder with IDX files, as of MNIST (train-images-idx3-ubyte[.gz], ...); empty: small digits"
+    )
+    clients: int = Field(40, ge=1, description="m, the number of clients, Byzantine ones included")
+    samples: int = Field(100, ge=0, description="n_i, images per client; 0: all there are, as evenly as can be")
+    concentration: float = Field(
+        0.0, ge=0, description="of a Dirichlet split of all images, which ignores samples; small: few classes; 0: alike"
+    )
+    byzantine: float = Field(0.1, ge=0, lt=1, description="alpha, the fraction of Byzantine clients: round(alpha*m)")
+    classes: int = Field(10, ge=2, description="number of classes")
+    hidden: int = Field(200, ge=0, description="hidden units of the perceptron; 0: softmax regression")
+    shared_layers: int = Field(0, ge=0, description="so many first layers are one for all clusters; the rest are heads")
+    local_steps: int = Field(
+        10, ge=0, description="tau, steps of SGD that a client makes in a round; 0: it sends its gradient instead"
+    )
+    local_step: float = Field(0.1, gt=0, description="their size")
+    local_batch: int = Field(0, ge=0, description="images of a local step; 0: all of the client's")
+    local_momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the local steps")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Images:
+        draw_labels(self.clients, self.clusters, self.byzantine, None)
+        if self.shared_layers > (self.hidden > 0):
+            raise ValueError(f"shared_layers must be at most {int(self.hidden > 0)} for this perceptron")
+        return self
+
+
+Problem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Images | Folder, Field(discriminator="kind")]
 
 
 class AlgorithmSection(Section):
@@ -114,7 +150,8 @@ class AlgorithmSection(Section):
         "bernoulli",
         min_length=1,
         description="spectral, balls or erm (found from one round of answers), bernoulli or gaussian (random, norm"
-        " about 1), warm (near the truth), or a file of centres (.npy, .csv, .safetensors#NAME)",
+        " about 1), fresh (a module's own random start), warm (near the truth), or a file of centres (.npy, .csv,"
+        " .safetensors#NAME)",
     )
     most_byzantine: float = Field(
         0.05,
@@ -134,6 +171,11 @@ class AlgorithmSection(Section):
     )
     project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
     radius: float = Field(1.0, gt=0, description="radius of the ball, half the side of the box")
+    optimiser: Literal["plain", "momentum", "adam"] = Field(
+        "plain", description="what the server makes of the aggregates: plain steps, or with momentum, or Adam"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="of the server's optimiser, if it is momentum or adam")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that a round asks, drawn anew")
     empty: Literal["keep", "random-client"] = Field(
         "keep", description="a cluster that nobody chose keeps its centre, or follows one random client's gradient"
     )
@@ -199,7 +241,7 @@ class RunSection(Section):
         "auto", description='processes; "auto": one per core. The numbers do not depend on it'
     )
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="cuda: a sweep's trials in batches on a GPU, which draws its own samples"
+        "cpu", description="cuda: images on a GPU; a sweep's regressions in batches on a GPU that draws the samples"
     )
 
 
@@ -225,12 +267,29 @@ class Config(Section):
                     f"problem.samples has {fewest}"
                 )
             return self
+        if isinstance(self.problem, Images):
+            return self._consistent_images()
         if self.algorithm.init == "warm":
             raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
         if self.three_stage.first == "truth":
             raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
         if self.run.methods != list(COMPARED) and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
             raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
+        return self
+
+    def _consistent_images(self) -> Config:
+        if self.algorithm.step == "auto":
+            raise ValueError("algorithm.step: auto needs a curvature, which a network does not have; give a number")
+        if self.algorithm.init in ("bernoulli", "gaussian", "warm"):
+            raise ValueError(f"algorithm.init: {self.algorithm.init} is no start for a network; use fresh or spectral")
+        if self.algorithm.resample:
+            raise ValueError("algorithm.resample: is for problems whose rounds need no second look at a sample")
+        return self
+
+    @model_validator(mode="after")
+    def _fresh_is_for_networks(self) -> Config:
+        if self.algorithm.init == "fresh" and not isinstance(self.problem, Images):
+            raise ValueError("algorithm.init: fresh is a network's start; use spectral, bernoulli or gaussian")
         return self
 
     @model_validator(mode="after")
@@ -252,13 +311,13 @@ class Config(Section):
 
 
 ROBUST_STARTS = ("spectral", "balls", "erm")
-NAMED_STARTS = (*ROBUST_STARTS, "bernoulli", "gaussian", "warm")
+NAMED_STARTS = (*ROBUST_STARTS, "bernoulli", "gaussian", "warm", "fresh")
 
 
 def anchored(config: Config) -> Config:
     """The configuration with whole paths, so that it means the same from any working directory."""
     updates: dict[str, Section] = {}
-    if isinstance(config.problem, Folder):
+    if isinstance(config.problem, Folder | Images) and config.problem.path:
         updates["problem"] = config.problem.model_copy(update={"path": str(Path(config.problem.path).resolve())})
     if config.algorithm.init not in NAMED_STARTS:
         place = str(Path(config.algorithm.init).resolve())
@@ -268,7 +327,7 @@ def anchored(config: Config) -> Config:
 
 def named_files(config: Config) -> tuple[str, ...]:
     """The files and folders that a configuration names."""
-    folder = (config.problem.path,) if isinstance(config.problem, Folder) else ()
+    folder = (config.problem.path,) if isinstance(config.problem, Folder | Images) and config.problem.path else ()
     init = config.algorithm.init
     return (
         folder
@@ -337,16 +396,33 @@ def parse_config(raw: dict[str, Any]) -> Config:
     problem = raw.get("problem")
     if isinstance(problem, dict) and "kind" not in problem:
         raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
+    if isinstance(problem, dict) and problem.get("kind") in IMAGE_KINDS:
+        for section, keys in IMAGE_DEFAULTS.items():
+            if isinstance(raw.get(section, {}), dict):
+                raw = {**raw, section: {**keys, **raw.get(section, {})}}
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
         raise ValueError(_explain(error, raw)) from None
 
 
+IMAGE_KINDS = ("rotated-digits", "permuted-digits")
+IMAGE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "algorithm": {"step": 1.0, "rounds": 50, "init": "fresh", "most_byzantine": 0.1, "trim": 0.1},
+    "attack": {"kind": "sign-flip"},
+    "run": {
+        "methods": ["coterie", "brifca-median", "brifca-trimmed", "ifca", "global", "local", "oracle"],
+        "trials": 3,
+    },
+}
+"""What stands for a key that is not given where the model is a network: the paper's problem has other defaults."""
+
 PROBLEMS: dict[str, type[Section]] = {
     "mixed-regression": MixedRegression,
     "gaussian-means": GaussianMeans,
     "poisson-means": PoissonMeans,
+    "rotated-digits": Images,
+    "permuted-digits": Images,
     "folder": Folder,
 }
 
@@ -374,7 +450,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown_key(location, sections)
     if first["type"] == "union_tag_invalid":
-        return f'problem.kind: must be mixed-regression, gaussian-means, poisson-means or folder, got "{kind}"'
+        return f'problem.kind: must be {", ".join(list(PROBLEMS)[:-1])} or folder, got "{kind}"'
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         if not location:

@@ -148,7 +148,7 @@ class Database:
             [
                 *(key(config, method, result.trial), _digest(inside), method, config.run.seed, result.trial),
                 *(NUMERICS, __version__),
-                *(_number(found.metrics[metric]) for metric in METRICS),
+                *(_number(found.metrics.get(metric, math.nan)) for metric in METRICS),
             ]
             for method, found in result.methods.items()
         ]

@@ -57,6 +57,8 @@ def check_device(config: Config) -> None:
         "attack.sleep": (config.attack.sleep == 0, "0"),
         "algorithm.init": (section.init not in ROBUST_STARTS, "a start that needs no answers"),
         "algorithm.before": (section.before == "nothing", "nothing"),
+        "algorithm.optimiser": (section.optimiser == "plain", "plain"),
+        "algorithm.participation": (section.participation == 1, "1"),
         "algorithm.tolerance": (section.tolerance == 0, "0"),
         "algorithm.resample": (not section.resample, "false"),
         "run.methods": (set(config.methods) <= set(METHODS), "among " + ", ".join(METHODS)),

@@ -33,7 +33,8 @@ class RunFolder:
     """The folder of one run.
 
     config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv
-    (per client), centres/TRIAL.safetensors (a tensor per method). Each finished trial is kept at once.
+    (per client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method). Each
+    finished trial is kept at once.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -86,8 +87,10 @@ class RunFolder:
 def _tables(result: TrialResult) -> dict[str, list[Row]]:
     """The rows of a trial by file name."""
     named = [({"trial": result.trial, "method": method}, found) for method, found in result.methods.items()]
+    tested = [{**label, **row} for label, found in named for row in found.clusters]
     return {
         "trials.csv": [{**label, **found.metrics} for label, found in named],
         "rounds.csv": [{**label, **row} for label, found in named for row in found.rounds],
         "audit.csv": [{**label, **row} for label, found in named for row in found.audit],
+        **({"clusters.csv": tested} if tested else {}),
     }

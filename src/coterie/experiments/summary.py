@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from coterie.experiments.trial import TrialResult
 
 METRICS = (
     "dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters", "loss", "rounds",
-    "seconds",
+    "seconds", "accuracy", "worst_accuracy",
 )  # fmt: skip
 
 Statistic = dict[str, float | int | None]
@@ -34,6 +35,8 @@ def summarise(trials: Sequence[TrialResult]) -> Summary:
     ordered = sorted(trials, key=lambda trial: trial.trial)
     names = list(ordered[0].methods) if ordered else []
     return {
-        name: {metric: statistic([t.methods[name].metrics[metric] for t in ordered]) for metric in METRICS}
+        name: {
+            metric: statistic([t.methods[name].metrics.get(metric, math.nan) for t in ordered]) for metric in METRICS
+        }
         for name in names
     }

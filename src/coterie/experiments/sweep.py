@@ -136,7 +136,7 @@ def _with_whole_paths(raw: Raw) -> Raw:
     def whole(value: Any) -> Any:
         if isinstance(value, list):
             return [whole(one) for one in value]
-        return value if value in NAMED_STARTS else str(Path(value).resolve())
+        return value if value in ("", *NAMED_STARTS) else str(Path(value).resolve())
 
     def anchor(sections: Raw) -> Raw:
         found = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}

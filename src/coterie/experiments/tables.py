@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -30,23 +32,45 @@ from coterie.algorithms import (
     RobustStart,
     SelfStarting,
     ThreeStage,
+    Told,
 )
 from coterie.algorithms.start import Find
-from coterie.arrays import Array, Floats
-from coterie.data import Clients, Federation, Truth, gaussian_means, mixed_regression, poisson_means, read_folder
+from coterie.arrays import Array, Floats, namespace
+from coterie.data import (
+    Clients,
+    Federation,
+    Truth,
+    gaussian_means,
+    held_out,
+    image_federation,
+    mixed_regression,
+    permuted_labels,
+    poisson_means,
+    read_digits,
+    read_folder,
+    read_images,
+    rotated,
+)
+from coterie.data.images import Labelled
 from coterie.experiments.config import (
     AlgorithmSection,
     AttackSection,
     Config,
     Folder,
     GaussianMeans,
+    Images,
     MixedRegression,
     Problem,
 )
-from coterie.server import Projection, Server, box, l2_ball, unconstrained, unit_sphere
+from coterie.server import Optimiser, Projection, Server, box, l2_ball, unconstrained, unit_sphere
 from coterie.tasks import Task
 from coterie.tasks.linear_model import float32_inverse
 
+if TYPE_CHECKING:
+    from coterie.tasks.networks import NetworkTask
+
+TEST_SHARE = 0.2
+"""Of the small digits, which come as one set."""
 PRECISION = 0.01
 """The recommended method stops when every move is less than this share of its own standard error."""
 
@@ -109,6 +133,8 @@ TASKS: dict[str, Callable[[Clients, int], Task]] = {
 
 def federation(problem: Problem, rng: Generator) -> Federation:
     """The clients of one trial."""
+    if isinstance(problem, Images):
+        return _images(problem, rng)
     if isinstance(problem, Folder):
         target = None if problem.task == "mean" else problem.target
         return Federation(read_folder(problem.path, target, intercept=problem.intercept, dtype=problem.dtype))
@@ -131,11 +157,88 @@ def federation(problem: Problem, rng: Generator) -> Federation:
     )
 
 
+def _images(problem: Images, rng: Generator) -> Federation:
+    if problem.path:
+        train, test = read_images(problem.path), read_images(problem.path, "t10k")
+        if train.images.shape[1:] != test.images.shape[1:]:
+            raise ValueError(f"{problem.path}: train and t10k images must be of one size")
+    else:
+        train, test = held_out(read_digits(), TEST_SHARE, rng)
+    images, labels = (np.concatenate(both) for both in zip(train, test, strict=True))
+    if problem.kind == "rotated-digits":
+        variants = rotated(images, labels, problem.clusters)
+    else:
+        variants = permuted_labels(images, labels, problem.clusters, rng)
+    cut = len(train.labels)
+    return image_federation(
+        rng,
+        [Labelled(variant.images[:cut], variant.labels[:cut]) for variant in variants],
+        [Labelled(variant.images[cut:], variant.labels[cut:]) for variant in variants],
+        clients=problem.clients,
+        byzantine=problem.byzantine,
+        samples=problem.samples or None,
+        concentration=problem.concentration or None,
+        dtype=problem.dtype,
+    )
+
+
 def task(problem: Problem, clients: Clients) -> Task:
     """What the clients compute."""
+    if isinstance(problem, Images):
+        return _network(problem, clients)
     if isinstance(problem, Folder):
         return TASKS[problem.task](clients, problem.classes)
     return TASKS["linear" if isinstance(problem, MixedRegression) else "mean"](clients, 0)
+
+
+def _network(problem: Images, clients: Clients) -> NetworkTask:
+    from torch.nn.functional import cross_entropy
+
+    from coterie.tasks.networks import LocalTraining, perceptron
+
+    training = None
+    if problem.local_steps:
+        training = LocalTraining(problem.local_steps, problem.local_step, problem.local_batch, problem.local_momentum)
+    assert clients.targets is not None
+    if int(clients.targets.max()) >= problem.classes:
+        raise ValueError(f"problem.classes: must be more than {int(clients.targets.max())}, the largest label")
+    build = partial(perceptron, clients.dim, problem.hidden, problem.classes)
+    made: NetworkTask = tasks.module(build, partial(cross_entropy, reduction="none"), training=training)(clients)
+    return made
+
+
+def load_torch() -> Any:
+    """PyTorch, or the reason why it is missing."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError("problem.kind: images need PyTorch (pip install 'coterie[torch]')") from None
+    return torch
+
+
+def on_device(clients: Clients, device: str) -> Clients:
+    """The samples as tensors on a device (`coterie[torch]`)."""
+    torch = load_torch()
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("run.device: cuda, but torch finds no CUDA device here")
+    features, targets = (torch.from_numpy(array).to(device) for array in (clients.features, clients.targets))
+    return replace(clients, features=features, targets=targets)
+
+
+def fresh_start(config: Config, task: NetworkTask, rng: Generator) -> Array:
+    """(k, dim): newly initialised networks, one in what they share."""
+    drawn = [task.fresh(rng) for _ in range(config.problem.clusters)]
+    centres = namespace(drawn[0]).stack(drawn)
+    centres[:, : shared(config, task)] = centres[:1, : shared(config, task)]
+    return centres
+
+
+def shared(config: Config, task: Task) -> int:
+    """The leading coordinates that all clusters have in common."""
+    if not isinstance(config.problem, Images) or not config.problem.shared_layers:
+        return 0
+    network: Any = task
+    return int(network.leading(config.problem.shared_layers))
 
 
 def attack(section: AttackSection) -> attacks.Attack:
@@ -163,9 +266,10 @@ def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Arra
     return _typed(centres, config)
 
 
-def robust_start(config: Config, task: Task) -> RobustStart:
-    """How the server finds the first centres by asking."""
+def robust_start(config: Config, task: Task, origin: Array | None = None) -> RobustStart:
+    """How the server finds the first centres by asking; origin: (1, d), where it asks for gradients, if not at 0."""
     section = config.algorithm
+    curvature = 1.0 if isinstance(config.problem, Images) else 2.0  # what training did is the whole way
     init = section.init if section.init in STARTS else "spectral"
     return RobustStart(
         STARTS[init],
@@ -174,8 +278,10 @@ def robust_start(config: Config, task: Task) -> RobustStart:
         config.problem.clusters if section.clusters == "known" else None,
         section.most_clusters,
         # a step from 0 that reaches the optimum where the features are isotropic and the loss as curved as it can be
-        task.loss.curvature if isinstance(task, tasks.LinearModel) else 2.0,
+        task.loss.curvature if isinstance(task, tasks.LinearModel) else curvature,
         section.ridge,
+        origin,
+        shared(config, task),
     )
 
 
@@ -209,32 +315,63 @@ def rule(method: str, config: Config, clients: int, rng: Generator) -> Aggregato
 
 
 def method_task(method: str, config: Config, task: Task) -> Task:
-    """The task as a method meets it: Three-Stage may be told to compute its local minimisers another way."""
+    """The task as a method meets it: Three-Stage may be told to compute its local minimisers another way.
+
+    A network that a client trains alone gets as many steps as one that it trains with others.
+    """
+    if method == "local" and isinstance(config.problem, Images):
+        network: Any = task
+        return cast("Task", network.fitting(config.algorithm.rounds, config.algorithm.step))
     if method == "three-stage" and config.three_stage.erm == "float32-inverse":
         return tasks.LinearModel(task.clients, tasks.squared_loss(), float32_inverse)
     return task
 
 
 def algorithm(
-    method: str, config: Config, task: Task, truth: Truth | None, rng: Generator, audit: bool = True
+    method: str,
+    config: Config,
+    task: Task,
+    truth: Truth | None,
+    rng: Generator,
+    audit: bool = True,
+    origin: Array | None = None,
 ) -> Algorithm:
-    """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference."""
+    """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference.
+
+    origin: (1, d), where a robust start asks; None for 0.
+    """
     section, stages = config.algorithm, config.three_stage
+    network = isinstance(config.problem, Images)
     if method == "local":
         return LocalMinimisers(task, section.ridge)
     if method == "oracle":
         if truth is None:
             raise ValueError("run.methods: oracle needs the truth")
-        return Oracle(task, truth.labels)
+        if not network:
+            return Oracle(task, truth.labels)
     project = projection(section)
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
-    server = Server(rule(method, config, task.clients.count, rng), project, section.trim, audit)
+    server = Server(
+        mean if method == "oracle" else rule(method, config, task.clients.count, rng),
+        project,
+        section.trim,
+        audit,
+        Optimiser(section.optimiser, section.momentum),
+        shared(config, task),
+    )
     if method == "coterie":
         descent = ClusteredDescent(
-            server, section.rounds, resample=section.resample, precision=PRECISION, weighted=True
+            server,
+            section.rounds,
+            # where nobody knows a curvature, nobody knows when it is enough
+            size=section.step if network and section.step != "auto" else None,
+            resample=section.resample,
+            precision=0.0 if network else PRECISION,
+            weighted=True,
+            participation=section.participation,
         )
-        return SelfStarting(descent, robust_start(config, task))
+        return SelfStarting(descent, robust_start(config, task, origin))
     descent = ClusteredDescent(
         server,
         rounds=section.rounds,
@@ -242,7 +379,11 @@ def algorithm(
         tolerance=section.tolerance,
         resample=section.resample,
         empty=section.empty,
+        participation=section.participation,
     )
+    if method == "oracle":
+        assert truth is not None
+        return Told(descent, truth.labels)
     if method == "three-stage":
         first = truth.labels if truth is not None and stages.first == "truth" else None
         return ThreeStage(descent, stages.iterations, stages.starts, section.ridge, section.trim, first)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -14,12 +14,19 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from coterie.algorithms import LocalMinimisers
-from coterie.arrays import Array, Bools, as_numpy
+from coterie.arrays import Array, Bools, Floats, as_numpy, like
 from coterie.data import Truth
 from coterie.experiments import tables
-from coterie.experiments.config import NAMED_STARTS, ROBUST_STARTS, Config
+from coterie.experiments.config import IMAGE_KINDS, NAMED_STARTS, ROBUST_STARTS, Config, Images
 from coterie.intake import Verdict
-from coterie.metrics import NOT_APPLICABLE, Metrics, cluster_distances, contamination, evaluate
+from coterie.metrics import (
+    NOT_APPLICABLE,
+    Metrics,
+    cluster_accuracies,
+    cluster_distances,
+    contamination,
+    evaluate,
+)
 from coterie.simulate import Round, SimulatedNetwork, choices, play, stream
 from coterie.tasks import Task
 
@@ -35,6 +42,7 @@ class MethodResult:
     rounds: list[Row]
     audit: list[Row]
     centres: NDArray[Any]
+    clusters: list[Row] = field(default_factory=list)  # per true cluster, where there are samples to test on
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class TrialResult:
 def check(config: Config) -> None:
     """Find what only the files can tell (a folder of clients, a file of centres) before any work is done."""
     problem = config.problem
-    if problem.kind != "folder" and config.algorithm.init in NAMED_STARTS:
+    if problem.kind not in ("folder", *IMAGE_KINDS) and config.algorithm.init in NAMED_STARTS:
         return
     clients = tables.federation(problem, stream(config.run.seed, 0, "data")).clients
     if problem.clusters > clients.count:
@@ -76,6 +84,7 @@ class Draw:
     task: Task
     truth: Truth | None
     start: Array
+    origin: Array | None = None  # (1, d), where a robust start asks; None for 0
 
     def stream(self, purpose: str) -> Generator:
         return stream(self.config.run.seed, self.trial, purpose)
@@ -84,17 +93,30 @@ class Draw:
 def draw_trial(config: Config, trial: int) -> Draw:
     """The data, the task and the first centres of a trial."""
     drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
-    task = tables.task(config.problem, drawn.clients)
-    rng = stream(config.run.seed, trial, "start")
+    clients, truth = drawn.clients, drawn.truth
+    rng, origin = stream(config.run.seed, trial, "start"), None
+    example: Array
+    if isinstance(config.problem, Images):
+        clients = tables.on_device(clients, config.run.device)
+        assert truth is not None
+        assert truth.test is not None
+        truth = replace(truth, test=tables.on_device(truth.test, config.run.device))
+        network_task: Any = tables.task(config.problem, clients)
+        example = tables.fresh_start(config, network_task, rng)
+        task, origin = cast("Task", replace(network_task, origin=example[0])), example[:1]
+    else:
+        task = tables.task(config.problem, clients)
+        example = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
     if config.algorithm.init in ROBUST_STARTS:
-        byzantine = _byzantine(task, drawn.truth)
+        byzantine = _byzantine(task, truth)
         adversary = stream(config.run.seed, trial, "attack on the start")
         network = SimulatedNetwork(task, byzantine, tables.attack(config.attack), adversary)
-        example = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
-        start = tables.robust_start(config, task)(network, example, rng)
+        start = tables.robust_start(config, task, origin)(network, example, rng)
+    elif config.algorithm.init == "fresh":
+        start = example
     else:
-        start = tables.start(config, task.dim, drawn.truth, rng)
-    return Draw(config, trial, task, drawn.truth, start)
+        start = like(tables.start(config, task.dim, truth, rng), example)
+    return Draw(config, trial, task, truth, start, origin)
 
 
 def _byzantine(task: Task, truth: Truth | None) -> Bools:
@@ -107,11 +129,14 @@ def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound
     Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
     thread, since its rounding depends on the number of threads.
     """
+    if isinstance(config.problem, Images):
+        torch = tables.load_torch()  # before the number of threads is set, or it would take its own
+        torch.backends.cuda.matmul.allow_tf32 = True  # products on a GPU, which training does not notice
     # a method that diverges may overflow; the result says so, a warning would not add to it
     with threadpool_limits(limits=1), np.errstate(all="ignore"):
         draw = draw_trial(config, trial)
         results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
-        if draw.truth is not None:
+        if draw.truth is not None and draw.truth.centres.shape[1]:
             oracle = results.get("oracle") or _run_method("oracle", draw, False, lambda: None)
             for result in results.values():
                 compare(result, oracle, draw.truth)
@@ -130,7 +155,7 @@ def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
 
 def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
     task = tables.method_task(method, draw.config, draw.task)
-    algorithm = tables.algorithm(method, draw.config, task, draw.truth, draw.stream("buckets"), audit=record)
+    algorithm = tables.algorithm(method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin)
     guess = tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
     guess(draw.start)  # compiled before the clock starts
     byzantine = _byzantine(task, draw.truth)
@@ -165,6 +190,8 @@ class Recorder:
         self.trimmed = np.zeros(m)
         self.counted = np.zeros(m, dtype=np.int64)
         self.labels = np.full(m, -1)
+        test = None if self.truth is None else self.truth.test
+        self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
         self.faults: list[set[int]] = [set() for _ in range(m)]
 
     def add(self, played: Round) -> None:
@@ -178,6 +205,10 @@ class Recorder:
             row |= evaluate(state.centres, exchange.labels, self.truth)
             share = contamination(exchange.labels, self.byzantine, state.centres.shape[0])
             row["contamination"] = " ".join(f"{part:.4f}" for part in share)
+            if self.tests:
+                each = self._accuracies(exchange.labels)
+                row["accuracy"] = self._accuracy(each)
+                row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = exchange.movement
         row["strangers"] = exchange.strangers
         row["refused"] = int((exchange.verdicts != Verdict.ACCEPTED).sum())
@@ -202,7 +233,11 @@ class Recorder:
         state = self.last.state
         labels = choices(self.task, state)
         metrics: Metrics = dict.fromkeys(
-            ("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters"), NOT_APPLICABLE
+            (
+                *("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters"),
+                *("accuracy", "worst_accuracy"),
+            ),
+            NOT_APPLICABLE,
         )
         if self.truth is not None:
             metrics |= evaluate(state.centres, labels, self.truth, self.local)
@@ -212,7 +247,30 @@ class Recorder:
         metrics["rounds"] = float(state.round)
         metrics["seconds"] = seconds
         audit = self._audit_rows(labels) if self.record else []
-        return MethodResult(metrics, self.rows, audit, as_numpy(state.centres))
+        clusters: list[Row] = []
+        if self.tests and self.truth is not None:
+            each = self._accuracies(labels)
+            metrics |= {"accuracy": self._accuracy(each), "worst_accuracy": float(each.min())}
+            sizes = np.bincount(self.truth.labels[~self.byzantine], minlength=len(each))
+            clusters = [{"cluster": j, "clients": int(sizes[j]), "accuracy": float(each[j])} for j in range(len(each))]
+        return MethodResult(metrics, self.rows, audit, as_numpy(state.centres), clusters)
+
+    def _accuracies(self, labels: NDArray[Any]) -> Floats:
+        """(k,): per true cluster, see `cluster_accuracies`."""
+        assert self.last is not None
+        assert self.truth is not None
+        centres = self.last.state.centres
+        right = np.full((len(self.tests), len(centres)), np.nan)
+        for j, test in enumerate(self.tests):
+            used = np.unique(labels[(self.truth.labels == j) & (labels >= 0)])
+            network: Any = test
+            right[j, used] = network.accuracies(centres[used])[0]
+        return cluster_accuracies(right, labels, self.truth)
+
+    def _accuracy(self, each: Floats) -> float:
+        """Over the honest clients."""
+        assert self.truth is not None
+        return float(each[self.truth.labels[~self.byzantine]].mean())
 
     def _loss(self, labels: NDArray[Any]) -> float:
         """The mean local loss of the honest clients at the centre of their cluster."""

@@ -19,16 +19,20 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import cdist
 
-from coterie.aggregators.distances import averages, copies
-from coterie.arrays import Bools, Floats, Ints
+from coterie.aggregators import median
+from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
 
 STARTS = 8
 SWAPS = 4
 """Tries to move a centre, per centre and start."""
 LLOYD_STEPS = 50
 FAR = 2.0
+REACH = 4.0
+"""Median distances to the median that a row counts as at most, where the leading directions are looked for."""
 BALL = 1.6
 """A cluster reaches this many times as far as the typical point of a ball of half its size."""
 
@@ -88,6 +92,34 @@ def erm(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty
     """
     points, byzantine = plausible(points, byzantine, thrifty, clusters)
     return trimmed_clusters(points, clusters, byzantine, rng).centres
+
+
+def narrowed(rows: Array, directions: int) -> tuple[Floats, Callable[[Floats], Floats]]:
+    """(m, d) rows of many columns -> (m, r) places along their leading directions, and the way back, (k, r) -> (k, d).
+
+    Around the median. Rows beyond `REACH` times the median distance are pulled in first, so that they do not choose the
+    directions. All distances are those of the rows but for what lies across all r directions, which is mostly noise.
+    It takes the products of the rows, O(m² d), and nothing else of that size.
+    """
+    centre = median(rows)
+    known, pull = reachable(rows, centre, REACH)
+    inside = rows if len(known) == len(rows) else rows[known]
+    gram = products_around(inside, centre, pull[known])
+    wanted = min(directions, len(gram) - 1)
+    if wanted < 1 or not np.trace(gram) > 0:
+        return np.zeros((len(rows), 1)), lambda found: np.tile(as_numpy(centre).astype(np.float64), (len(found), 1))
+    values, vectors = eigsh(gram, k=wanted, v0=np.sqrt(np.diag(gram)) + 1e-300)
+    values = np.maximum(values, 1e-12 * max(float(values.max()), 1e-300))
+    places = np.zeros((len(rows), wanted))
+    places[known] = vectors * np.sqrt(values)
+
+    def back(found: Floats) -> Floats:
+        shares = (found / np.sqrt(values)) @ vectors.T * pull[known]
+        moves = [as_numpy(like(shares, block) @ block) for block in centred_blocks(inside, centre)]
+        full: Floats = as_numpy(centre).astype(np.float64) + np.concatenate(moves, axis=1)
+        return full
+
+    return places, back
 
 
 def plausible(points: Floats, byzantine: float, thrifty: bool, least: int = 1) -> tuple[Floats, float]:

@@ -126,7 +126,11 @@ class LinearModel:
         return self._with_targets(self.loss.flip(self.clients.targets))
 
     def posing(self, model: Array) -> LinearModel:
-        return self._with_targets(self.loss.predict(self.clients.features @ self._weights(model)[0]))
+        return self._with_targets(self.predict(model, self.clients.features))
+
+    def predict(self, centre: Array, features: Array) -> Array:
+        """(n,): the targets that a centre gives to (n, columns) features."""
+        return self.loss.predict(features @ self._weights(centre)[0])
 
     def _with_targets(self, targets: Array) -> LinearModel:
         return self.on(replace(self.clients, targets=cast(targets, self.clients.features)))

@@ -2,13 +2,21 @@
 
 All clients of a block are computed together by `torch.func`: their losses under one centre are one forward pass, their
 gradients one vectorised pass with a model for each client, in pieces that fit into memory.
+
+**The dual form.** Where a module begins with a linear layer W and a client has fewer samples than features, steps of
+full-batch SGD never leave the span of its samples: W_t = W_0 − A_tᵀ X, with A_t the summed slopes of the loss by the
+pre-activations Z_t = X W_tᵀ. So Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs the n × n products of the samples, computed
+once for all rounds, in place of two passes over the features; W itself is formed once, at the end. The same
+numbers up to rounding, and several times less arithmetic.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from coterie.arrays import Floats, Ints
+from coterie.arrays import Floats, Ints, as_numpy
 from coterie.data import Clients
 from coterie.data.clients import Block
 from coterie.tasks.task import Choice, Response
 
 PIECE_BYTES = 1 << 28
-"""What a piece of a block may take: samples, activations, and some copies of a model for each client."""
+"""What a piece of a block may take on a CPU: samples, activations, and some copies of a model for each client."""
+CUDA_SHARE = 16
+"""On a GPU a piece may take one part of this many of the free memory."""
 MODEL_COPIES = 4
 ACTIVATIONS = 4
 """How many times the memory of its samples a pass over them takes, roughly."""
@@ -88,13 +98,28 @@ def module(
     parameters = dict(model.named_parameters())
     if not parameters:
         raise ValueError("module: has no parameters")
-    layout = Layout(tuple(parameters), tuple(parameter.shape for parameter in parameters.values()))
-    return lambda clients: NetworkTask(clients, model, loss, layout, shape, training)
+    return lambda clients: NetworkTask(clients, model, loss, _layout(model), shape, training)
+
+
+def _layout(model: nn.Module) -> Layout:
+    parameters = dict(model.named_parameters())
+    return Layout(tuple(parameters), tuple(parameter.shape for parameter in parameters.values()))
+
+
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    """A linear layer, ReLU and another linear layer; with 0 hidden units one linear layer, softmax regression."""
+    if hidden == 0:
+        return nn.Sequential(nn.Linear(inputs, outputs))
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """A module's empirical risk on the clients' samples; see `coterie.tasks.Task` for the methods."""
+    """A module's empirical risk on the clients' samples; see `coterie.tasks.Task` for the methods.
+
+    origin: (dim,), where local fits begin; None for the parameters that `build` gave. fit: what a client does when it
+    is asked for its own minimiser; None for its training in a round.
+    """
 
     clients: Clients
     model: nn.Module = field(repr=False)
@@ -102,6 +127,9 @@ class NetworkTask:
     layout: Layout = field(repr=False)
     shape: tuple[int, ...] = ()
     training: LocalTraining | None = None
+    origin: Tensor | None = field(default=None, repr=False)
+    fit: LocalTraining | None = None
+    _grams: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.clients.targets is None:
@@ -138,13 +166,29 @@ class NetworkTask:
 
     def fresh(self, generator: np.random.Generator) -> Tensor:
         """(dim,): the parameters of a newly initialised module; every layer that can is reset."""
+        model = copy.deepcopy(self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator.integers(2**63)))
-            for part in self.model.modules():
+            for part in model.modules():
                 reset = getattr(part, "reset_parameters", None)
                 if callable(reset):
                     reset()
-            return self.parameters()
+        return replace(self, model=model).parameters()
+
+    def fitting(self, rounds: int, step: float) -> NetworkTask:
+        """The same task, whose local fits take as many steps as `rounds` rounds do together; step: the server's."""
+        if self.training is None:
+            return replace(self, fit=LocalTraining(max(1, rounds), step))
+        return replace(self, fit=self.training._replace(steps=max(1, rounds * self.training.steps)))
+
+    def leading(self, layers: int) -> int:
+        """How many coordinates of a centre the first `layers` layers with parameters have."""
+        owners = [name.rpartition(".")[0] for name in self.layout.names]
+        order = list(dict.fromkeys(owners))
+        if not 0 <= layers < len(order):
+            raise ValueError(f"shared_layers must be from 0 to {len(order) - 1}, one less than the module's layers")
+        sizes = [math.prod(shape) for shape in self.layout.shapes]
+        return sum(size for owner, size in zip(owners, sizes, strict=True) if owner in order[:layers])
 
     def state(self, centre: Tensor) -> dict[str, Tensor]:
         """The parameters by name, for `load_state_dict`."""
@@ -154,9 +198,23 @@ class NetworkTask:
         """(n, …): what a centre's model says about (n, columns) samples."""
         with torch.no_grad():
             parameters = self.layout.unflatten(centre)
-            step = max(1, PIECE_BYTES // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
+            step = max(1, _room(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
             parts = [self._apply(parameters, features[i : i + step]) for i in range(0, len(features), step)]
             return torch.cat(parts)
+
+    def predict(self, centre: Tensor, features: Tensor) -> Tensor:
+        """(n,): the class of each sample, or where targets are real numbers the output itself."""
+        found = self.outputs(centre, features)
+        assert self.clients.targets is not None
+        return found.reshape(len(found)) if self.clients.targets.is_floating_point() else found.argmax(dim=-1)
+
+    def accuracies(self, centres: Tensor) -> Floats:
+        """(k, dim) -> (m, k): the share of a client's samples whose class the centre's model names."""
+        found = np.empty((self.clients.count, len(centres)))
+        for j, centre in enumerate(centres):
+            right = as_numpy(self.predict(centre, self.clients.features) == self.clients.targets).astype(np.float64)
+            found[:, j] = np.add.reduceat(right, self.clients.offsets[:-1]) / self.clients.sizes
+        return found
 
     def _apply(self, parameters: dict[str, Tensor], samples: Tensor) -> Tensor:
         shaped = samples.reshape(-1, *self.shape) if self.shape else samples
@@ -168,21 +226,47 @@ class NetworkTask:
         return self.loss(self._apply(self.layout.unflatten(vector), samples), targets).mean()
 
     def losses(self, centres: Tensor) -> Tensor:
-        columns = []
-        for centre in centres:
+        head = self._head
+        with torch.no_grad():
             rows = []
-            for block in self.clients.blocks(max(1, PIECE_BYTES // (4 * ACTIVATIONS))):
-                clients, samples, width = block.features.shape
+            for block in self._pieces():
+                first = None if head is None else head.first(centres, block.features)
+                rows.append(self._losses(centres, block, first))
+            return torch.cat(rows)
+
+    def _losses(self, centres: Tensor, block: Block, first: Tensor | None) -> Tensor:
+        """(c, k); first: (k, c, n, h), what the first layer gives, where that is known."""
+        clients, samples, width = block.features.shape
+        targets = _targets(block).reshape(-1)
+        columns = []
+        for j, centre in enumerate(centres):
+            if first is None or self._head is None:
                 outputs = self.outputs(centre, block.features.reshape(clients * samples, width))
-                each = self.loss(outputs, _targets(block).reshape(-1))
-                rows.append(each.reshape(clients, samples).mean(dim=1))
-            columns.append(torch.cat(rows))
+            else:
+                outputs = self._head.rest(centre, first[j].reshape(clients * samples, -1))
+            columns.append(self.loss(outputs, targets).reshape(clients, samples).mean(dim=1))
         return torch.stack(columns, dim=1)
 
     def respond(self, centres: Tensor, choose: Choice) -> Response:
-        losses = self.losses(centres)
-        labels = choose(losses)
-        return Response(losses, labels, self.gradients(centres, labels))
+        head = self._head if self.training is not None else None
+        if head is None or not all(self._in_dual(block, self.training) for block in self._pieces()):
+            losses = self.losses(centres)
+            labels = choose(losses)
+            return Response(losses, labels, self.gradients(centres, labels))
+        assert self.training is not None
+        all_losses, all_labels = [], []
+        updates = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
+        for block in self._pieces():
+            with torch.no_grad():
+                first = head.first(centres, block.features)
+                losses = self._losses(centres, block, first)
+            labels = choose(losses)
+            place = torch.from_numpy(labels).to(centres.device)
+            chosen = first[place, torch.arange(len(place), device=centres.device)]
+            self._dual(head, centres[place], block, self.training, chosen, updates[block.start : block.stop])
+            all_losses.append(losses)
+            all_labels.append(labels)
+        return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
 
     def gradients(self, centres: Tensor, labels: Ints) -> Tensor:
         found = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
@@ -197,6 +281,9 @@ class NetworkTask:
         targets = _targets(block)
         if training is None:
             return slopes(own, block.features, targets).detach()
+        if self._head is not None and self._in_dual(block, training):
+            first = self._head.own_first(own, block.features)
+            return self._dual(self._head, own, block, training, first, torch.empty_like(own))
         samples = block.features.shape[1]
         batch = min(training.batch or samples, samples)
         moved, speed = own, torch.zeros_like(own)
@@ -207,17 +294,69 @@ class NetworkTask:
             moved = moved - training.step * speed
         return own - moved
 
+    @cached_property
+    def _head(self) -> Head | None:
+        """The first layer apart from the rest, where it is a linear one on the features as they are."""
+        if self.shape or not isinstance(self.model, nn.Sequential) or len(self.model) < 2:
+            return None
+        if not isinstance(self.model[0], nn.Linear) or self.model[0].in_features != self.clients.dim:
+            return None
+        rest = nn.Sequential(*list(self.model)[1:])
+        if not any(True for _ in rest.parameters()):
+            return None
+        return Head(self.model[0].out_features, self.clients.dim, self.model[0].bias is not None, rest, _layout(rest))
+
+    def _in_dual(self, block: Block, training: LocalTraining | None) -> bool:
+        samples, width = block.features.shape[1:]
+        return training is not None and samples < width and not 0 < training.batch < samples
+
+    def _dual(
+        self, head: Head, own: Tensor, block: Block, training: LocalTraining, first: Tensor, out: Tensor
+    ) -> Tensor:
+        """(c, dim): how far full-batch training takes the (c, dim) models, from the (c, n, h) pre-activations on."""
+
+        def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
+            return self.loss(head.rest(rest, leaning, alone=True), targets).mean()
+
+        slopes = vmap(grad(risk, argnums=(0, 1)))
+        targets, gram = _targets(block), self._gram(head, block)
+        begun = own[:, head.size :]
+        rest, leaning, total = begun, first, torch.zeros_like(first)
+        speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
+        for step in range(training.steps):
+            found = [slope.detach() for slope in slopes(rest, leaning, targets)]
+            if training.momentum:
+                found = [slope.add_(speed, alpha=training.momentum) for slope, speed in zip(found, speeds, strict=True)]
+                speeds = found[0], found[1]
+            rest = rest - training.step * found[0]
+            total += found[1]
+            if step + 1 < training.steps:
+                leaning = torch.baddbmm(leaning, gram, found[1], alpha=-training.step)
+        total *= training.step
+        weights = out[:, : head.width * head.inputs].unflatten(1, (head.width, head.inputs))
+        torch.bmm(total.mT, block.features, out=weights)
+        out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
+        out[:, head.size :] = begun - rest
+        return out
+
+    def _gram(self, head: Head, block: Block) -> Tensor:
+        """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
+        place = block.start, block.stop
+        if place not in self._grams:
+            self._grams[place] = block.features @ block.features.mT + float(head.bias)
+        return self._grams[place]
+
     def _pieces(self) -> list[Block]:
         """Blocks of as many clients as fit into memory with a model each."""
         most = int(self.clients.sizes.max())
         each = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * most * self.clients.dim)
-        together = max(1, PIECE_BYTES // each)
+        together = max(1, _room(self.clients.features.device) // each)
         return list(self.clients.blocks(together * most * self.clients.dim))
 
     def minimisers(self, ridge: float = 0.0) -> Tensor:
         """A short local fit from the parameters that `build` gave, in place of a minimum that nobody can find."""
-        fit = self.training or LocalTraining(steps=30)
-        start = self.parameters()
+        fit = self.fit or self.training or LocalTraining(steps=30)
+        start = self.parameters() if self.origin is None else self.origin
         rows = [
             start - self._update(start.expand(block.stop - block.start, -1), block, fit) for block in self._pieces()
         ]
@@ -225,6 +364,52 @@ class NetworkTask:
 
     def curvatures(self) -> Floats:
         raise ValueError("algorithm.step: a module has no curvature to judge a step by; give a number")
+
+
+def _room(device: torch.device) -> int:
+    """Bytes for a piece."""
+    if device.type != "cuda":
+        return PIECE_BYTES
+    return max(PIECE_BYTES, torch.cuda.mem_get_info(device)[1] // CUDA_SHARE)  # of all: the same pieces in every round
+
+
+class Head(NamedTuple):
+    """A module that begins with a linear layer of `width` outputs: that layer, and the rest."""
+
+    width: int
+    inputs: int
+    bias: bool
+    module: nn.Module
+    layout: Layout
+
+    @property
+    def size(self) -> int:
+        """The parameters of the first layer; they come first in a centre."""
+        return self.width * (self.inputs + self.bias)
+
+    def _layer(self, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """(c, dim) -> weights (c, width, inputs) and biases (c, 1, width)."""
+        weights = centres[:, : self.width * self.inputs].reshape(-1, self.width, self.inputs)
+        biases = centres[:, self.width * self.inputs : self.size]
+        return weights, biases.reshape(-1, 1, self.width) if self.bias else weights[:, :1, :0].sum(-1, keepdim=True)
+
+    def first(self, centres: Tensor, features: Tensor) -> Tensor:
+        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product."""
+        weights, biases = self._layer(centres)
+        clients, samples, _ = features.shape
+        found = features.reshape(-1, self.inputs) @ weights.reshape(-1, self.inputs).mT
+        return found.reshape(clients, samples, len(centres), self.width).permute(2, 0, 1, 3) + biases[:, None]
+
+    def own_first(self, own: Tensor, features: Tensor) -> Tensor:
+        """(c, dim), (c, n, inputs) -> (c, n, width): every client under a model of its own."""
+        weights, biases = self._layer(own)
+        return features @ weights.mT + biases
+
+    def rest(self, centre: Tensor, leaning: Tensor, alone: bool = False) -> Tensor:
+        """What the later layers make of (n, width) pre-activations; alone: `centre` has only their parameters."""
+        parameters = self.layout.unflatten(centre if alone else centre[self.size :])
+        found: Tensor = functional_call(self.module, parameters, (leaning,))
+        return found
 
 
 def _targets(block: Block) -> Any:

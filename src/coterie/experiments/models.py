@@ -1,0 +1,102 @@
+"""Networks on rotated MNIST: IFCA's experiment, without liars and with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.experiments.results import Row, aggregate
+from coterie.experiments.sweep import Grid, parse_grid
+
+SETTINGS = ((1200, 200), (2400, 100), (4800, 50))
+"""(m, n): the 60,000 images of each of four rotations over a quarter of the clients, as in IFCA's Table 1."""
+QUICK = ((1200, 50),)
+ATTACKS: dict[str, dict[str, Any]] = {
+    "nobody lies": {"problem": {"byzantine": 0.0}},
+    "10 % sign-flip": {"attack": {"kind": "sign-flip"}},
+    "10 % ALIE on one cluster": {"attack": {"kind": "alie", "target": "smallest"}},
+    "10 % label flipping": {"attack": {"kind": "label-flip"}},
+}
+CLUSTERED = ("coterie", "brifca-median", "brifca-trimmed", "ifca")
+REFERENCES = ("global", "local", "oracle")
+LOST = 0.99
+"""An adjusted Rand index below this is a collapse: clusters were merged."""
+
+
+def questions(path: Path, trials: int, quick: bool = False, device: str = "cpu") -> dict[str, Grid]:
+    """honest: nobody lies, all methods, from a start that the server finds by asking. attacked: the same start, under
+    each attack. random: nobody lies, and the start is random networks, as IFCA has it.
+
+    path: the folder with MNIST's four IDX files. quick: one small setting, 60 rounds.
+    """
+    settings = [{"problem": {"clients": m, "samples": n}} for m, n in (QUICK if quick else SETTINGS)]
+
+    def grid(init: str, methods: Sequence[str], attacks: Sequence[dict[str, Any]]) -> Grid:
+        return parse_grid(
+            {
+                "problem": {"kind": "rotated-digits", "path": str(path)},
+                "algorithm": {"init": init, "rounds": 60 if quick else 300},
+                "run": {"methods": list(methods), "trials": trials, "device": device},
+                "settings": [
+                    {**setting, **attack, "problem": {**setting["problem"], **attack.get("problem", {})}}
+                    for setting in settings
+                    for attack in attacks
+                ],
+            }
+        )
+
+    nobody, *attacks = ATTACKS.values()
+    return {
+        "honest": grid("spectral", (*CLUSTERED, *REFERENCES), [nobody]),
+        "attacked": grid("spectral", CLUSTERED, attacks),
+        "random": grid("fresh", CLUSTERED[1:], [nobody]),
+    }
+
+
+def attack_of(row: Row) -> str:
+    """The name of a row's attack."""
+    if row["problem.byzantine"] == 0:
+        return "nobody lies"
+    return next(name for name, keys in ATTACKS.items() if keys.get("attack", {}).get("kind") == row["attack.kind"])
+
+
+def models_report(found: Mapping[str, Sequence[Row]]) -> str:
+    """Markdown: a table for each setting, and one for random starts."""
+    asked = [*found.get("honest", ()), *found.get("attacked", ())]
+    parts = {"From a start found by asking": asked, "From random networks, nobody lies": found.get("random", ())}
+    lines = []
+    for title, rows in parts.items():
+        lines += [f"## {title}", ""] if rows else []
+        for clients, samples in dict.fromkeys((row["problem.clients"], row["problem.samples"]) for row in rows):
+            own = [row for row in rows if (row["problem.clients"], row["problem.samples"]) == (clients, samples)]
+            trials = len({(row["seed"], row["trial"]) for row in own})
+            lines += [f"### m = {clients}, n = {samples}, {trials} trials", "", *_table(own), ""]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    named = [{**row, "attack": attack_of(row)} for row in rows]
+    attacks = [name for name in ATTACKS if any(row["attack"] == name for row in named)]
+    table = aggregate(named, ["attack"])
+    lines = [f"| accuracy in %, ARI | {' | '.join(attacks)} |", "|---|" + "---|" * len(attacks)]
+    for method in dict.fromkeys(line["method"] for line in table):
+        cells = []
+        for attack in attacks:
+            here = [line for line in table if line["method"] == method and line["attack"] == attack]
+            own = [row for row in named if row["method"] == method and row["attack"] == attack]
+            cells.append(_cell(here[0], own) if here else "-")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(line: Row, own: Sequence[Row]) -> str:
+    if line["accuracy"] is None:
+        return "-"
+    error = "" if line["accuracy_se"] is None else f" ± {100 * line['accuracy_se']:.2f}"
+    text = f"{100 * line['accuracy']:.2f}{error}"
+    if line["ari"] is None:
+        return text
+    lost = sum(row["ari"] < LOST for row in own)
+    collapsed = f", {lost} of {len(own)} collapsed" if lost and line["method"] != "global" else ""
+    return f"{text}, {line['ari']:.2f}{collapsed}"
