@@ -18,6 +18,7 @@ from coterie.experiments.arena import report as arena_report
 from coterie.experiments.beyond import beyond_report, questions
 from coterie.experiments.claims import Results, claims_report
 from coterie.experiments.database import Database
+from coterie.experiments.models import models_report
 from coterie.experiments.sweep import parse_grid
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +95,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
         "docs/theory.md",
         "docs/reproduction.md",
         "docs/beyond.md",
+        "docs/models.md",
     ],
 )
 def test_links_lead_somewhere(name: str) -> None:
@@ -147,3 +149,16 @@ def test_the_tables_beyond_the_paper_are_what_the_kept_results_say() -> None:
     assert arena_report(Database(kept / "arena").rows(), command) == arena
     assert command in page
     assert all(verdict in page for verdict in re.findall(r"^Use .*$", arena, flags=re.MULTILINE))
+
+
+def test_the_page_on_networks_is_what_the_kept_results_say_and_its_example_runs() -> None:
+    kept = ROOT / "docs" / "results" / "models"
+    report = models_report({name: Database(kept / name).rows() for name in ("honest", "attacked", "random")})
+    assert (kept / "models.md").read_text(encoding="utf-8") == report
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    assert len(tables) >= 10
+    assert set(tables) <= set(page.splitlines())
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("torch.Size([10, 2])")

@@ -227,6 +227,7 @@ def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
                 "problem.samples": made.problem.samples,  # type: ignore[union-attr]
                 "problem.byzantine": made.problem.byzantine,  # type: ignore[union-attr]
                 "attack.kind": made.attack.kind,
+                "attack.scale": made.attack.scale,
                 "method": method,
                 "seed": 0,
                 "trial": trial,

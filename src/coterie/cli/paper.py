@@ -78,11 +78,11 @@ def reproduce(
     engine: EngineName = "local",
     ray_address: RayAddress = None,
     device: Device = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="rotated-mnist: the folder with MNIST's IDX files, gzipped or not.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
 ) -> None:
     """Run the paper's experiments: a figure, a table of all cells, and a report in Markdown.
 

@@ -69,10 +69,12 @@ def _fingerprint(places: tuple[str, ...]) -> str:
 def key(config: Config, method: str, trial: int) -> str:
     """The identity of one result: of what was chosen, not of what stands at its default.
 
-    So a key that a later version adds, with a default that changes nothing, leaves old results valid.
+    So a key that a later version adds, with a default that changes nothing, leaves old results valid. Files count by
+    what is in them, not by where they are.
     """
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={"run"})
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
+    chosen["problem"].pop("path", None)
     beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}
     if config.algorithm.init in ROBUST_STARTS:
         beyond["start"] = START_NUMERICS

@@ -15,7 +15,9 @@ QUICK = ((1200, 50),)
 ATTACKS: dict[str, dict[str, Any]] = {
     "nobody lies": {"problem": {"byzantine": 0.0}},
     "10 % sign-flip": {"attack": {"kind": "sign-flip"}},
+    "10 % sign-flip, tenfold": {"attack": {"kind": "sign-flip", "scale": 10.0}},
     "10 % ALIE on one cluster": {"attack": {"kind": "alie", "target": "smallest"}},
+    "10 % ALIE on one cluster, z = 10": {"attack": {"kind": "alie", "target": "smallest", "scale": 10.0}},
     "10 % label flipping": {"attack": {"kind": "label-flip"}},
 }
 CLUSTERED = ("coterie", "brifca-median", "brifca-trimmed", "ifca")
@@ -58,7 +60,9 @@ def attack_of(row: Row) -> str:
     """The name of a row's attack."""
     if row["problem.byzantine"] == 0:
         return "nobody lies"
-    return next(name for name, keys in ATTACKS.items() if keys.get("attack", {}).get("kind") == row["attack.kind"])
+    lie = row["attack.kind"], row["attack.scale"]
+    known = {name: keys["attack"] for name, keys in ATTACKS.items() if "attack" in keys}
+    return next(name for name, keys in known.items() if (keys["kind"], keys.get("scale", "auto")) == lie)
 
 
 def models_report(found: Mapping[str, Sequence[Row]]) -> str:
@@ -79,24 +83,27 @@ def _table(rows: Sequence[Row]) -> list[str]:
     named = [{**row, "attack": attack_of(row)} for row in rows]
     attacks = [name for name in ATTACKS if any(row["attack"] == name for row in named)]
     table = aggregate(named, ["attack"])
+    most = max(line["trials"] for line in table)
     lines = [f"| accuracy in %, ARI | {' | '.join(attacks)} |", "|---|" + "---|" * len(attacks)]
     for method in dict.fromkeys(line["method"] for line in table):
         cells = []
         for attack in attacks:
             here = [line for line in table if line["method"] == method and line["attack"] == attack]
             own = [row for row in named if row["method"] == method and row["attack"] == attack]
-            cells.append(_cell(here[0], own) if here else "-")
+            cells.append(_cell(here[0], own, most) if here else "-")
         lines.append(f"| {method} | {' | '.join(cells)} |")
     return lines
 
 
-def _cell(line: Row, own: Sequence[Row]) -> str:
+def _cell(line: Row, own: Sequence[Row], trials: int) -> str:
     if line["accuracy"] is None:
         return "-"
     error = "" if line["accuracy_se"] is None else f" ± {100 * line['accuracy_se']:.2f}"
-    text = f"{100 * line['accuracy']:.2f}{error}"
-    if line["ari"] is None:
-        return text
-    lost = sum(row["ari"] < LOST for row in own)
-    collapsed = f", {lost} of {len(own)} collapsed" if lost and line["method"] != "global" else ""
-    return f"{text}, {line['ari']:.2f}{collapsed}"
+    parts = [f"{100 * line['accuracy']:.2f}{error}"]
+    if line["ari"] is not None and line["method"] != "global":
+        parts.append(f"{line['ari']:.2f}")
+        if lost := sum(row["ari"] < LOST for row in own):
+            parts.append(f"{lost} of {len(own)} collapsed")
+    if len(own) < trials:
+        parts.append(f"{len(own)} trial{'s' if len(own) > 1 else ''}")
+    return ", ".join(parts)
