@@ -333,7 +333,7 @@ class NetworkTask:
             if step + 1 < training.steps:
                 leaning = torch.baddbmm(leaning, gram, found[1], alpha=-training.step)
         total *= training.step
-        weights = out[:, : head.width * head.inputs].unflatten(1, (head.width, head.inputs))
+        weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
         torch.bmm(total.mT, block.features, out=weights)
         out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
         out[:, head.size :] = begun - rest
