@@ -12,7 +12,7 @@ import coterie
 
 STATIONS = (
     "arrays", "data", "tasks", "assignment", "attacks", "intake", "aggregators", "server", "initialise", "algorithms",
-    "metrics", "theory", "simulate", "batch", "experiments", "report", "plot", "cli",
+    "metrics", "theory", "simulate", "batch", "experiments", "flower", "report", "plot", "cli",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent
 
@@ -56,7 +56,9 @@ def test_importing_coterie_loads_no_extra_and_takes_under_a_second() -> None:
 
 
 def test_the_whole_core_loads_no_extra() -> None:
-    names = ", ".join(f"coterie.{name}" for name in STATIONS if name != "batch")  # torch is what it is written in
+    names = ", ".join(
+        f"coterie.{name}" for name in STATIONS if name not in ("batch", "flower")
+    )  # torch, Flower: what they are for
     program = f"import {names}, sys; print(sorted({{'torch', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

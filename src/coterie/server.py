@@ -84,7 +84,8 @@ class Server:
 
     aggregate: the rule per cluster. project: Π_Θ. trim: the fraction per side that the audit counts as
     "trimmed"; audit: whether it is wanted. shared: so many leading coordinates are one for all clusters, aggregated
-    over all clients (a common representation with a head for each cluster, as IFCA has it for FEMNIST).
+    over all clients (a common representation with a head for each cluster, as IFCA has it for FEMNIST). quorum: a
+    cluster with fewer accepted replies keeps its centre.
     """
 
     aggregate: Aggregator
@@ -93,6 +94,7 @@ class Server:
     audit: bool = True
     optimiser: Optimiser = PLAIN
     shared: int = 0
+    quorum: int = 1
 
 
 class Step(NamedTuple):
@@ -123,7 +125,9 @@ def take_step(
     """
     xp = namespace(centres)
     gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights)
-    heard = sizes > 0
+    heard = sizes >= max(1, server.quorum)
+    if not heard[sizes > 0].all():
+        gradients[np.flatnonzero(~heard)] = 0.0
     if stand_ins is not None:
         gradients[stand_ins.labels] = stand_ins.updates
         heard[stand_ins.labels] = True

@@ -131,11 +131,17 @@ class Round(NamedTuple):
     exchange: Exchange | None
 
 
-def play(algorithm: Algorithm, network: Network, start: Array, rng: Generator) -> Iterator[Round]:
-    """Run an algorithm against a network, round by round, until it has done its rounds or stands still."""
-    state = algorithm.init(network, start, rng)
-    yield Round(state, None)
-    for _ in range(algorithm.rounds):
+def play(
+    algorithm: Algorithm, network: Network, start: Array, rng: Generator, state: State | None = None
+) -> Iterator[Round]:
+    """Run an algorithm against a network, round by round, until it has done its rounds or stands still.
+
+    state: where to go on, if not at the start.
+    """
+    if state is None:
+        state = algorithm.init(network, start, rng)
+        yield Round(state, None)
+    for _ in range(state.round, algorithm.rounds):
         state, exchange = algorithm.step(state, network, rng)
         yield Round(state, exchange)
         if exchange.settled:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from coterie.arrays import Array, Floats, as_numpy, cast, like, namespace
 from coterie.assignment import assign
@@ -44,7 +44,7 @@ def alie(view: View, scale: float | None = None) -> Forgery:
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
         needed = (len(rows) + liars) // 2 + 1 - liars
         share = np.clip((len(rows) - needed) / len(rows), 0.5, 0.999)
-        z = float(norm.ppf(share)) if scale is None else scale
+        z = float(ndtri(share)) if scale is None else scale
         xp = namespace(rows)
         return xp.mean(rows, axis=0) - z * xp.std(rows, axis=0)
 

@@ -21,7 +21,7 @@ Table = tuple[list[str], NDArray[np.float64]]
 def read_folder(
     path: str | Path, target: str | None = "y", *, intercept: bool = False, dtype: DTypeLike = np.float32
 ) -> Clients:
-    """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file.
+    """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file; or one file.
 
     Every file has the same columns. The column `target` is what to predict; the others, in the order of
     the first file, are the features, and `intercept` adds a column of ones. `target=None` takes all
@@ -29,9 +29,10 @@ def read_folder(
     columns (n, p). What cannot be read is a ValueError that names file, column and row.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    if not folder.is_dir() and not folder.is_file():
         raise ValueError(f"{folder}: no such folder")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
     if not files:
         raise ValueError(f"{folder}: holds no client file ({', '.join(SUFFIXES)})")
     columns: list[str] = []

@@ -175,6 +175,7 @@ class AlgorithmSection(Section):
         "plain", description="what the server makes of the aggregates: plain steps, or with momentum, or Adam"
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="of the server's optimiser, if it is momentum or adam")
+    quorum: int = Field(1, ge=1, description="a cluster with fewer accepted replies in a round keeps its centre")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that a round asks, drawn anew")
     empty: Literal["keep", "random-client"] = Field(
         "keep", description="a cluster that nobody chose keeps its centre, or follows one random client's gradient"

@@ -58,6 +58,7 @@ def check_device(config: Config) -> None:
         "algorithm.init": (section.init not in ROBUST_STARTS, "a start that needs no answers"),
         "algorithm.before": (section.before == "nothing", "nothing"),
         "algorithm.optimiser": (section.optimiser == "plain", "plain"),
+        "algorithm.quorum": (section.quorum == 1, "1"),
         "algorithm.participation": (section.participation == 1, "1"),
         "algorithm.tolerance": (section.tolerance == 0, "0"),
         "algorithm.resample": (not section.resample, "false"),

@@ -66,7 +66,7 @@ def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]
         ordered = sorted(members, key=lambda row: json.dumps([row["seed"], row["trial"], *map(str, row.values())]))
         line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(members)}
         for metric in METRICS:
-            found = statistic([row[metric] for row in ordered])
+            found = statistic([row.get(metric, math.nan) for row in ordered])
             line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
         table.append(line)
     return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])

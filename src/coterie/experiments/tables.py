@@ -335,10 +335,11 @@ def algorithm(
     rng: Generator,
     audit: bool = True,
     origin: Array | None = None,
+    clients: int | None = None,
 ) -> Algorithm:
     """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference.
 
-    origin: (1, d), where a robust start asks; None for 0.
+    origin: (1, d), where a robust start asks; None for 0. clients: how many there are, if not those of the task.
     """
     section, stages = config.algorithm, config.three_stage
     network = isinstance(config.problem, Images)
@@ -353,12 +354,13 @@ def algorithm(
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
     server = Server(
-        mean if method == "oracle" else rule(method, config, task.clients.count, rng),
+        mean if method == "oracle" else rule(method, config, clients or task.clients.count, rng),
         project,
         section.trim,
         audit,
         Optimiser(section.optimiser, section.momentum),
         shared(config, task),
+        section.quorum,
     )
     if method == "coterie":
         descent = ClusteredDescent(

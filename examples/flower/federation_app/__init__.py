@@ -1,0 +1,1 @@
+"""The app that the server and all sites of a federation run."""
