@@ -258,6 +258,33 @@ def accuracies(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     _save(figure, path)
 
 
+def audit_map(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    clients, rounds = max(row["client"] for row in rows) + 1, max(row["round"] for row in rows)
+    away = np.full((clients, rounds), np.nan)
+    refused = []
+    for row in rows:
+        place = row["client"], row["round"] - 1
+        away[place] = np.nan if row["distance"] is None else max(row["distance"], 0.1)
+        if row["verdict"] not in ("accepted", "silent"):
+            refused.append(place)
+    figure = Figure(figsize=(3 + min(9.0, 0.12 * rounds), 1.6 + min(12.0, 0.16 * clients)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    extent = (0.5, rounds + 0.5, clients - 0.5, -0.5)
+    drawn = axes.imshow(away, cmap="Blues", norm=LogNorm(0.3, 10.0), aspect="auto", interpolation="none", extent=extent)
+    if refused:
+        axes.scatter([r + 1 for _, r in refused], [c for c, _ in refused], marker="s", s=6, color="tab:red")
+    axes.set_xlabel("round")
+    axes.set_ylabel("client")
+    figure.colorbar(drawn, label="distance to the cluster's median, in median distances")
+    _save(figure, path)
+
+
 def heat_map(bouts: Sequence[Bout], path: str | Path) -> None:
     """Defences by attacks, one panel for each fraction of liars: the ratio to the oracle, and the worst of each row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

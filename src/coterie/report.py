@@ -86,6 +86,19 @@ def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
     return table
 
 
+def audit_table(found: Sequence[Any]) -> Table:
+    """Clients of a federation, each a `coterie.flower.audit.Suspicion`."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("client", "node", "distance", "trimmed", "refused", "silent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why")
+    for one in found:
+        away = "-" if math.isnan(one.distance) else f"{one.distance:.1f}"
+        shares = (f"{share:.0%}" for share in (one.trimmed, one.refused, one.silent))
+        table.add_row(str(one.client), one.node, away, *shares, escape("; ".join(one.reasons)) or "-")
+    return table
+
+
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
     """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
     shown_rows = rows if last is None else rows[-last:]

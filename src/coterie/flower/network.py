@@ -148,6 +148,8 @@ class FlowerNetwork:
                 if reply.has_error() and reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE:
                     lost[client] = asked[client]
                     continue
+                if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+                    continue  # it is silent
                 answer, fault = read_answer(reply)
                 if not reply.has_error() and reply.metadata.src_node_id != asked[client]:
                     answer, fault = Answer(None, None, None), f"came from node {reply.metadata.src_node_id}"

@@ -172,6 +172,8 @@ def audit_rows(exchange: Exchange, network: FlowerNetwork, round: int) -> list[d
         row["node"] = str(node)  # may be beyond SQLite's whole numbers
         row["verdict"] = Verdict(int(exchange.verdicts[client])).name.lower()
         row["label"] = int(exchange.labels[client])
+        if answer is not None and answer.round is None and answer.update is None:
+            row["verdict"] = "failed"  # there was nothing to judge
         if answer is not None:
             row |= {
                 name: value if _is_number(value) and abs(value) < 2**63 else None

@@ -1,0 +1,154 @@
+"""`coterie federate` and `coterie audit`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.app import ConfigFile, Overrides, app, output_console
+
+federate = typer.Typer(
+    no_args_is_help=True, help="Real federations over Flower (`pip install 'coterie[flower]'`); see docs/federation.md."
+)
+app.add_typer(federate, name="federate")
+FLOWER = "federate: needs Flower (pip install 'coterie[flower]')"
+
+
+@federate.command()
+def up(
+    out: Annotated[Path, typer.Argument(help="The folder to write, new or empty.")],
+    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site. Repeatable.")],
+    host: Annotated[str, typer.Option(help="The server's name or address, as the sites see it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The server's port.")] = 9093,
+    config: Annotated[Path | None, typer.Option(help="A TOML file as `coterie config` prints it.")] = None,
+    changes: Overrides = None,
+    method: Annotated[str, typer.Option(help="What the server plays.")] = "coterie",
+    features: Annotated[int, typer.Option(help="Feature columns of the sites' files, an intercept included.")] = 0,
+    deadline: Annotated[float, typer.Option(help="Seconds that a site has for an answer.")] = 60.0,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No certificates, no keys: for a trial only.")] = False,
+) -> None:
+    """Write all that a federation needs: the app, certificates and keys, and a command for the server and each site.
+
+    OUT/README.md says who gets what and who starts what. Connections are encrypted, and a site is known by its key.
+    """
+    from coterie.experiments import read_config
+
+    try:
+        from coterie.flower.kit import prepare
+    except ImportError:
+        raise ValueError(FLOWER) from None
+    chosen = read_config(config, changes or [])
+    if chosen.problem.kind == "folder" and features < 1:
+        raise ValueError("--features: say how many feature columns the sites' files have")
+    page = prepare(
+        out,
+        chosen,
+        site,
+        host=host,
+        port=port,
+        method=method,
+        features=features,
+        deadline=deadline,
+        insecure=insecure,
+    )
+    if insecure:
+        print("warning: no certificates and no keys; anybody who reaches the server can join and run", file=sys.stderr)
+    print(page.read_text(encoding="utf-8"))
+
+
+@federate.command()
+def simulate(
+    file: ConfigFile = None,
+    changes: Overrides = None,
+    method: Annotated[str, typer.Option(help="What the server plays.")] = "coterie",
+    out: Annotated[Path, typer.Option(help="Folder for app and results, new or empty.")] = Path("federation"),
+) -> None:
+    """Rehearse: the clients of a synthetic problem as nodes of a Flower simulation on this machine."""
+    from coterie.experiments import read_config
+    from coterie.experiments.config import Synthetic
+
+    try:
+        from coterie.flower.kit import prepare
+    except ImportError:
+        raise ValueError(FLOWER) from None
+    chosen = read_config(file, changes or [])
+    if not isinstance(chosen.problem, Synthetic):
+        raise ValueError("problem.kind: a rehearsal needs a synthetic problem; real sites have their own data")
+    clients, port = chosen.problem.clients, _free_port()
+    prepare(
+        out, chosen, [f"site{i}" for i in range(clients)], host="127.0.0.1", port=port, method=method, insecure=True
+    )
+    place = out.resolve()
+    environment = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", **os.environ}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(place / "server" / "flwr"),
+    }
+    serve = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
+    run = ["flwr", "run", str(place / "app"), "here", "--stream", "--run-config", f"folder='{place / 'results'}'"]
+    run += ["--federation-config", f"num-supernodes={clients}"]
+    with (place / "server" / "superlink.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*serve, "--disable-runtime-dependency-installation"], stdout=log, stderr=log, env=environment
+        )
+    try:
+        while server.poll() is None and not _reachable(port):
+            time.sleep(0.1)
+        code = subprocess.run(run, env=environment, check=False).returncode
+    finally:
+        server.terminate()
+        server.wait()
+    if code or not (place / "results" / "centres.safetensors").is_file():
+        raise SystemExit(code or 1)
+    print(out / "results")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _reachable(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@app.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="The folder that a federation leaves on its server.")],
+    everyone: Annotated[bool, typer.Option("--all", help="All clients, not only those worth a look.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG, SVG or PDF: clients by rounds. Default: in FOLDER.")
+    ] = None,
+) -> None:
+    """Say which clients of a federation are worth a look, and why: evidence, not a verdict."""
+    try:
+        from coterie.flower.audit import suspicions
+        from coterie.flower.checkpoint import AUDIT, Checkpoint
+    except ImportError:
+        raise ValueError(FLOWER) from None
+    from coterie.plot import audit_map
+    from coterie.report import audit_table
+
+    if not (folder / AUDIT).is_file():
+        raise ValueError(f"{folder / AUDIT}: no such file; a federation writes one")
+    rows = Checkpoint(folder).rows()
+    if not rows:
+        raise ValueError(f"{folder}: no round is finished yet")
+    found = suspicions(rows)
+    shown = [one for one in found if one.reasons or everyone]
+    if shown:
+        output_console().print(audit_table(shown))
+    else:
+        print(f"Nobody stands out among {len(found)} clients in {max(row['round'] for row in rows)} rounds.")
+    place = picture or folder / "audit.png"
+    audit_map(rows, place)
+    print(place)
