@@ -96,6 +96,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
         "docs/reproduction.md",
         "docs/beyond.md",
         "docs/models.md",
+        "docs/federation.md",
     ],
 )
 def test_links_lead_somewhere(name: str) -> None:
