@@ -37,6 +37,7 @@ from coterie.flower.checkpoint import Checkpoint, Saved
 from coterie.flower.client import respond_to
 from coterie.flower.kit import prepare
 from coterie.flower.messages import read_answer, read_question
+from coterie.flower.network import ENOUGH
 from coterie.initialise import warm
 from coterie.intake import Verdict
 from coterie.server import Optimiser, Server
@@ -272,6 +273,22 @@ def test_a_reply_that_was_lost_is_asked_for_again(drawn: Federation, start: np.n
     network = FlowerNetwork(grid, Members(CLIENTS), deadline=1.0)
     assert len(network.gradients(start, 0).clients) == CLIENTS
     assert grid.asked.count(4) == 2
+
+
+def test_nobody_waits_long_for_a_site_that_never_answers(drawn: Federation, start: np.ndarray) -> None:
+    """It is asked all the same, and when it answers it is waited for again."""
+    answers: list[bool] = [False]
+    silent: Fault = lambda question, honest: honest if answers[0] else None  # noqa: E731
+    network = FlowerNetwork(InProcessGrid(app(drawn), range(CLIENTS), {4: silent}), Members(CLIENTS), deadline=0.05)
+    for round in range(ENOUGH):
+        assert network.given_up == set()
+        network.gradients(start, round)
+    assert network.given_up == {4}
+    network.deadline = 600.0  # it would be felt
+    assert len(network.gradients(start, 8).clients) == CLIENTS - 1
+    answers[0] = True
+    assert len(network.gradients(start, 9).clients) == CLIENTS
+    assert network.given_up == set()
 
 
 def test_a_quorum_keeps_the_centre(drawn: Federation, start: np.ndarray) -> None:

@@ -18,6 +18,8 @@ from coterie.flower.messages import NOTHING, TYPE, Answer, Question, read_answer
 from coterie.intake import Replies
 
 POLL_SECONDS = 0.02
+ENOUGH = 3
+"""Questions in a row without an answer, after which nobody waits for a client; it is asked all the same."""
 TRIES = 2
 """How often a client is asked whose reply was lost on the way."""
 SLOWEST_POLL = 0.5
@@ -59,7 +61,8 @@ class FlowerNetwork:
 
     deadline: seconds that a question stays open; who has not answered then is silent in it. heard: what the last
     question brought, by client: answer, fault ("" for none) and seconds. watch: told after every reply. careful: fetch
-    replies one by one; so it is once a reply has been met that cannot be taken apart.
+    replies one by one; so it is once a reply has been met that cannot be taken apart. missed: by client, the
+    questions in a row that it has not answered.
     """
 
     grid: Grid
@@ -68,6 +71,12 @@ class FlowerNetwork:
     watch: Callable[[int, int], None] = lambda got, asked: None
     heard: dict[int, tuple[Answer, str, float]] = field(default_factory=dict)
     careful: bool = False
+    missed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def given_up(self) -> set[int]:
+        """The clients whom nobody waits for: they did not answer several times in a row."""
+        return {client for client, count in self.missed.items() if count >= ENOUGH}
 
     @property
     def count(self) -> int:
@@ -114,6 +123,9 @@ class FlowerNetwork:
             again = self._exchange(question, again, chosen or {}, began)
             if not again:
                 break
+        self.missed = {client: 0 if client in self.heard else self.missed.get(client, 0) + 1 for client in asked} | {
+            client: count for client, count in self.missed.items() if client not in asked
+        }
         return _replies(self.heard)
 
     def _exchange(
@@ -137,6 +149,7 @@ class FlowerNetwork:
         waiting = {m.metadata.message_id: client for client, m in messages.items() if m.metadata.message_id in pushed}
         lost: dict[int, int] = {}
         pause, total = POLL_SECONDS, len(self.heard) + len(asked)
+        dear = set(asked) - self.given_up or set(asked)  # if all are given up, all are waited for
         while waiting and time.monotonic() < began + self.deadline:
             replies = self._pull(waiting)
             if replies is None:
@@ -155,9 +168,10 @@ class FlowerNetwork:
                     answer, fault = Answer(None, None, None), f"came from node {reply.metadata.src_node_id}"
                 self.heard[client] = answer, fault, time.monotonic() - began
                 self.watch(len(self.heard), total)
+            if dear.isdisjoint(waiting.values()):
+                break
             pause = POLL_SECONDS if replies else min(2 * pause, SLOWEST_POLL)
-            if waiting:
-                time.sleep(pause)
+            time.sleep(pause)
         return lost
 
     def _pull(self, waiting: dict[str, int]) -> list[Message] | None:
