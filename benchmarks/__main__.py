@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-BENCHMARKS = ("cpu", "simulation", "networks", "gpu", "grid")
+BENCHMARKS = ("cpu", "simulation", "networks", "federation", "gpu", "grid")
 
 
 def main() -> None:

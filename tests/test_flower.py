@@ -490,14 +490,14 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
 ) -> None:
     """TLS and keys, as `coterie federate up` writes them: a SuperLink and three SuperNodes on loopback.
 
-    After the second round the server is killed and started again; one site is killed, and a stranger knocks.
+    After the first round the server is killed and started again; one site is killed, and a stranger knocks.
     """
     port, place = free_port(), tmp_path / "kit"
     config = read_config(None, [
-        "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=4",
+        "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=3",
     ])  # fmt: skip
     names = ["oslo", "bern", "rome"]
-    prepare(place, config, [*names, "stranger"], host="127.0.0.1", port=port, method="brifca-median", deadline=20.0)
+    prepare(place, config, [*names, "stranger"], host="127.0.0.1", port=port, method="brifca-median", deadline=15.0)
     (place / "server" / "nodes" / "stranger.pub").unlink()  # a key that nobody has registered
     begin = partial(started, processes, tmp_path, place)
     out = place / "server" / "federation"
@@ -506,7 +506,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     wait_until(ready.exists, 90)
     sites = {name: begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port())) for name in [*names, "stranger"]}
     begin("server/run.sh", "least=3 places=4")
-    wait_until(lambda: last_round(out) >= 2, 240)
+    wait_until(lambda: last_round(out) >= 1, 240)
     os.killpg(server.pid, signal.SIGKILL)
     os.killpg(sites["rome"].pid, signal.SIGKILL)
     server.wait(timeout=30)
@@ -517,7 +517,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     begin("server/run.sh", "least=2 places=4")
     wait_until((out / "centres.safetensors").exists, 240)
     rows = Checkpoint(out).rows()
-    assert max(row["round"] for row in rows) == 4
+    assert max(row["round"] for row in rows) == 3
     assert len({row["node"] for row in rows}) == 3  # nobody heard of the stranger
     for row in rows:
         assert row["verdict"] == ("accepted" if row["round"] <= before or row["client"] not in gone(rows) else "silent")

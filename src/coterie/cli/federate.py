@@ -88,6 +88,7 @@ def simulate(
     place = out.resolve()
     environment = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", **os.environ}
     environment |= {
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(place / "server" / "flwr"),
     }

@@ -161,6 +161,7 @@ def ray_engine(address: str | None = None) -> Engine:
 
     def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns about GPUs that nobody wants
         own = not ray.is_initialized()
         if own:
             try:
