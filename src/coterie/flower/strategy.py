@@ -24,7 +24,6 @@ from coterie.flower.network import POLL_SECONDS, FlowerNetwork, Members
 from coterie.intake import Verdict
 from coterie.simulate import play, stream
 
-
 COORDINATES = 1 << 16
 """Of an update that the audit looks at, about."""
 
