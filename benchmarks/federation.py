@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -67,12 +68,8 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         )
         strategy.start(grid, ArrayRecord({"centres": Array(start)}))
 
-    FlowerNetwork._ask = timed  # type: ignore[method-assign]
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            run_simulation(app, client_app(load), clients, backend_config={"client_resources": {"num_cpus": 1}})
-    finally:
-        FlowerNetwork._ask = plain  # type: ignore[method-assign]
+    with patch.object(FlowerNetwork, "_ask", timed), warnings.catch_warnings(action="ignore"):
+        run_simulation(app, client_app(load), clients, backend_config={"client_resources": {"num_cpus": 1}})
     rounds = np.diff(ends)
     own = rounds - np.array(asking[1 : len(ends)])
     updates = np.random.default_rng(0).standard_normal((clients, dim), dtype=np.float32)

@@ -39,7 +39,6 @@ from coterie.flower.kit import prepare
 from coterie.flower.messages import read_answer, read_question
 from coterie.flower.network import ENOUGH
 from coterie.initialise import warm
-from coterie.intake import Verdict
 from coterie.server import Optimiser, Server
 from coterie.simulate import SimulatedNetwork, play, stream
 from test_cli import coterie
@@ -315,9 +314,8 @@ def test_late_joiners_and_those_who_leave(drawn: Federation, start: np.ndarray, 
     np.testing.assert_allclose(found, drawn.truth.centres, atol=0.2)
     rows = Checkpoint(tmp_path).rows()
     last = {row["client"]: row["node"] for row in rows if row["round"] == 40}
-    assert last == {0: "0", **{i: str(i) for i in range(1, 10)}, 10: "100", 11: "110"} | {
-        client: node for client, node in last.items() if node in ("110", "111", "100")
-    }
+    # free places first, then that of node 0, which is gone
+    assert last == {0: "111", **{i: str(i) for i in range(1, 10)}, 10: "100", 11: "110"}
     assert sum(row["verdict"] == "silent" for row in rows if row["node"] == "0") >= 1
 
 
@@ -452,7 +450,6 @@ def test_an_error_reply_is_one_line() -> None:
     answer, fault = read_answer(failing(question, question))
     assert answer.update is None
     assert fault == "the site failed: no data"
-    assert Verdict.SILENT.name.lower() == "silent"
 
 
 def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
@@ -521,7 +518,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     assert len({row["node"] for row in rows}) == 3  # nobody heard of the stranger
     for row in rows:
         assert row["verdict"] == ("accepted" if row["round"] <= before or row["client"] not in gone(rows) else "silent")
-    assert len(gone(rows)) <= 1
+    assert len(gone(rows)) == 1
     for secret in ("oslo/node.key", "server/server.key", "offline/ca.key"):
         assert (place / secret).stat().st_mode & 0o077 == 0
     assert not list((place / "oslo").glob("**/server.key"))

@@ -218,3 +218,16 @@ def test_what_is_no_task_is_named() -> None:
         tasks.module(build, each)(Clients(np.zeros((2, 64)), np.zeros(2), np.array([2])))
     with pytest.raises(ValueError, match=r"algorithm\.step"):
         task([3]).curvatures()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("training", [None, LocalTraining(5, 0.1), LocalTraining(5, 0.1, batch=4, momentum=0.9)])
+def test_a_gpu_gives_the_same(training: LocalTraining | None) -> None:
+    here = task([12] * 6, training)
+    samples = here.clients
+    assert samples.targets is not None
+    there = here.on(Clients(samples.features.cuda(), samples.targets.cuda(), samples.sizes))
+    points = centres(here)
+    one, other = here.respond(points, assign), there.respond(points.cuda(), assign)
+    assert np.array_equal(one.labels, other.labels)
+    torch.testing.assert_close(other.updates.cpu(), one.updates, rtol=1e-3, atol=1e-5)

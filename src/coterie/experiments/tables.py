@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -214,6 +215,21 @@ def load_torch() -> Any:
     except ImportError:
         raise ValueError("problem.kind: images need PyTorch (pip install 'coterie[torch]')") from None
     return torch
+
+
+def fast_products() -> AbstractContextManager[None]:
+    """While it holds, matrix products on a GPU are in TF32, which training does not notice."""
+    matmul = load_torch().backends.cuda.matmul
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        before, matmul.allow_tf32 = matmul.allow_tf32, True
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = before
+
+    return held()
 
 
 def on_device(clients: Clients, device: str) -> Clients:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -129,11 +130,11 @@ def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound
     Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
     thread, since its rounding depends on the number of threads.
     """
+    products: AbstractContextManager[None] = nullcontext()
     if isinstance(config.problem, Images):
-        torch = tables.load_torch()  # before the number of threads is set, or it would take its own
-        torch.backends.cuda.matmul.allow_tf32 = True  # products on a GPU, which training does not notice
+        products = tables.fast_products()  # loads torch before the number of threads is set, or it would take its own
     # a method that diverges may overflow; the result says so, a warning would not add to it
-    with threadpool_limits(limits=1), np.errstate(all="ignore"):
+    with products, threadpool_limits(limits=1), np.errstate(all="ignore"):
         draw = draw_trial(config, trial)
         results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
         if draw.truth is not None and draw.truth.centres.shape[1]:

@@ -48,16 +48,16 @@ class Question(NamedTuple):
 def read_question(content: RecordDict) -> Question:
     """The question of a message; a ValueError says what is wrong with it (a site need not trust its server)."""
     try:
-        settings, centres = content.config_records["question"], content.array_records["centres"]["centres"].numpy()
-        part: Any = settings["part"]
+        settings: dict[str, Any] = dict(content.config_records["question"])
+        centres, part = content.array_records["centres"]["centres"].numpy(), settings["part"]
         found = Question(
-            settings["kind"],  # type: ignore[arg-type]
-            int(settings["round"]),  # type: ignore[arg-type]
+            settings["kind"],
+            int(settings["round"]),
             centres,
-            int(settings["label"]),  # type: ignore[arg-type]
+            int(settings["label"]),
             (int(part[0]), int(part[1])) if len(part) else None,
             bool(settings["computing"]),
-            float(settings["ridge"]),  # type: ignore[arg-type]
+            float(settings["ridge"]),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"question: cannot be read ({type(error).__name__}: {error})") from None

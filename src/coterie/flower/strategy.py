@@ -19,11 +19,11 @@ from coterie.algorithms import Algorithm, Exchange, State
 from coterie.algorithms.descent import ask_curvatures, ask_weights
 from coterie.arrays import Floats
 from coterie.flower.checkpoint import Checkpoint, Saved
-from coterie.flower.messages import TYPE, Question
 from coterie.flower.network import POLL_SECONDS, FlowerNetwork, Members
 from coterie.intake import Verdict
 from coterie.simulate import play, stream
 
+ONLY_START = "a clustered round needs the state of the rounds before it: use start()"
 COORDINATES = 1 << 16
 """Of an update that the audit looks at, about."""
 
@@ -81,7 +81,7 @@ class ClusteredStrategy(Strategy):
                     self.checkpoint.save(Saved(state, rng, members.nodes), rows)
                 if exchange is not None:
                     pace = (time.monotonic() - began) / (state.round - first)
-                    self._tell(state, exchange, rows, pace * (self.algorithm.rounds - state.round))
+                    self._tell(state, exchange, rows, pace * (self.algorithm.rounds - state.round), members.turned_away)
                     self.on_round(state, exchange)
                     result.train_metrics_clientapp[state.round] = _metrics(exchange)
                 if exchange is not None and members.nodes != asked:
@@ -107,7 +107,9 @@ class ClusteredStrategy(Strategy):
                 raise ValueError(f"least: only {present} of {self.least} nodes came within {self.patience:g} s")
             time.sleep(POLL_SECONDS * 10)
 
-    def _tell(self, state: State, exchange: Exchange, rows: list[dict[str, Any]], left: float) -> None:
+    def _tell(
+        self, state: State, exchange: Exchange, rows: list[dict[str, Any]], left: float, turned_away: set[int]
+    ) -> None:
         """One line for each round, and one for each fault."""
         accepted = int((exchange.verdicts == Verdict.ACCEPTED).sum())
         losses = [
@@ -120,6 +122,8 @@ class ClusteredStrategy(Strategy):
             "round %s/%s: %s of %s accepted, clients@loss per cluster %s, moved %.3g, at most %.0f s left",
             *(state.round, self.algorithm.rounds, accepted, len(rows), clusters, exchange.movement, left),
         )
+        if turned_away:
+            log(WARNING, "places: %s are taken, so these nodes are not heard: %s", self.places, sorted(turned_away))
         for row in rows:
             if row["verdict"] != Verdict.ACCEPTED.name.lower():
                 log(WARNING, "client %s (node %s): %s %s", row["client"], row["node"], row["verdict"], row["fault"])
@@ -127,14 +131,12 @@ class ClusteredStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The question of a round to all nodes; `start` asks by itself."""
-        record = Question("gradient", server_round, arrays["centres"].numpy()).record()
-        return [Message(record, dst_node_id=node, message_type=TYPE) for node in grid.get_node_ids()]
+        raise NotImplementedError(ONLY_START)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        raise NotImplementedError("a clustered round needs the state of the rounds before it: use start()")
+        raise NotImplementedError(ONLY_START)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
