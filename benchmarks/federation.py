@@ -1,7 +1,8 @@
 """Rounds of a federation in Flower's simulation: how long one takes, what of it is Coterie's, and what is sent.
 
-The clients estimate a mean of d numbers, which costs them nothing. Beside it: numpy.median of the same updates, where
-Flower's FedMedian spends its time.
+The clients estimate a mean of d numbers, which costs them nothing. Beside it: the same question by Flower's own loop,
+`grid.send_and_receive`, without any aggregation; and numpy.median of the same updates, where Flower's FedMedian spends
+its time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
@@ -28,7 +29,8 @@ from coterie import tasks
 from coterie.aggregators import median
 from coterie.algorithms import ClusteredDescent
 from coterie.data import Clients
-from coterie.flower import ClusteredStrategy, FlowerNetwork, client_app
+from coterie.flower import ClusteredStrategy, FlowerNetwork, Question, client_app
+from coterie.flower.messages import TYPE
 from coterie.server import Server
 
 SETTINGS = [(20, 1_000), (100, 1_000), (20, 1_000_000), (100, 1_000_000)]
@@ -53,6 +55,7 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         return replies
 
     ends: list[float] = []
+    plainly: list[float] = []
     app = ServerApp()
 
     @app.main()
@@ -67,6 +70,10 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
             on_round=lambda state, exchange: ends.append(time.perf_counter()),
         )
         strategy.start(grid, ArrayRecord({"centres": Array(start)}))
+        record = Question("gradient", ROUNDS, start).record()
+        for _ in range(ROUNDS - 1):  # the same question by Flower's own loop
+            messages = [Message(record, dst_node_id=node, message_type=TYPE) for node in grid.get_node_ids()]
+            plainly.append(_seconds(lambda sent=messages: list(grid.send_and_receive(sent))))  # type: ignore[misc]
 
     with patch.object(FlowerNetwork, "_ask", timed), warnings.catch_warnings(action="ignore"):
         run_simulation(app, client_app(load), clients, backend_config={"client_resources": {"num_cpus": 1}})
@@ -77,6 +84,7 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         "clients": clients,
         "d": dim,
         "s per round": float(rounds.min()),
+        "Flower's own loop s": min(plainly),
         "of it Coterie's": float(own.min()),
         "share": float(own.min() / rounds.min()),
         "numpy.median s": _seconds(lambda: np.median(updates, axis=0)),

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+import io
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from safetensors.numpy import load_file
+from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
 from coterie import attacks, tasks
@@ -30,18 +23,18 @@ from coterie.aggregators import median
 from coterie.algorithms import ClusteredDescent, State
 from coterie.algorithms.base import Exchange
 from coterie.data import Federation, mixed_regression
-from coterie.experiments import read_config, run_trial
 from coterie.flower import ClusteredStrategy, FlowerNetwork, Members, Question, client_app
 from coterie.flower.audit import suspicions
 from coterie.flower.checkpoint import Checkpoint, Saved
 from coterie.flower.client import respond_to
-from coterie.flower.kit import prepare
 from coterie.flower.messages import read_answer, read_question
 from coterie.flower.network import ENOUGH
+from coterie.flower.progress import Progress, read_progress
 from coterie.initialise import warm
+from coterie.intake import admit
+from coterie.report import federation_view
 from coterie.server import Optimiser, Server
 from coterie.simulate import SimulatedNetwork, play, stream
-from test_cli import coterie
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, LIARS = 12, 2
@@ -450,6 +443,8 @@ def test_an_error_reply_is_one_line() -> None:
     answer, fault = read_answer(failing(question, question))
     assert answer.update is None
     assert fault == "the site failed: no data"
+    coloured = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "\x1b[2Jnothing to see"), reply_to=question)
+    assert read_answer(coloured)[1] == "the site failed: ?[2Jnothing to see"
 
 
 def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
@@ -462,208 +457,49 @@ def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
         strategy(deadline=0)
 
 
-# Real processes: a SuperLink and SuperNodes on loopback.
+def test_how_far_it_is_can_be_watched(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
+    """The note beside the state says what the last round was like, and the view shows it."""
+    grid = InProcessGrid(app(drawn), range(CLIENTS), {3: FAULTS["nan"][0], 5: FAULTS["silent"][0]})
+    seen: list[Progress] = []
 
+    def note(state: State, exchange: Exchange) -> None:
+        found = read_progress(tmp_path)
+        assert found is not None
+        seen.append(found[0])
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """What a test starts, ended with all that it started, whatever happens."""
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for process in reversed(started):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
-
-
-def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
-    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
-) -> None:
-    """TLS and keys, as `coterie federate up` writes them: a SuperLink and three SuperNodes on loopback.
-
-    After the first round the server is killed and started again; one site is killed, and a stranger knocks.
-    """
-    port, place = free_port(), tmp_path / "kit"
-    config = read_config(None, [
-        "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=3",
-    ])  # fmt: skip
-    names = ["oslo", "bern", "rome"]
-    prepare(place, config, [*names, "stranger"], host="127.0.0.1", port=port, method="brifca-median", deadline=15.0)
-    (place / "server" / "nodes" / "stranger.pub").unlink()  # a key that nobody has registered
-    begin = partial(started, processes, tmp_path, place)
-    out = place / "server" / "federation"
-    server = begin("server/start.sh")
-    ready = place / "server" / "ready"
-    wait_until(ready.exists, 90)
-    sites = {name: begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port())) for name in [*names, "stranger"]}
-    begin("server/run.sh", "least=3 places=4")
-    wait_until(lambda: last_round(out) >= 1, 240)
-    os.killpg(server.pid, signal.SIGKILL)
-    os.killpg(sites["rome"].pid, signal.SIGKILL)
-    server.wait(timeout=30)
-    before = last_round(out)
-    ready.unlink()
-    begin("server/start.sh")
-    wait_until(ready.exists, 90)
-    begin("server/run.sh", "least=2 places=4")
-    wait_until((out / "centres.safetensors").exists, 240)
-    rows = Checkpoint(out).rows()
-    assert max(row["round"] for row in rows) == 3
-    assert len({row["node"] for row in rows}) == 3  # nobody heard of the stranger
-    for row in rows:
-        assert row["verdict"] == ("accepted" if row["round"] <= before or row["client"] not in gone(rows) else "silent")
-    assert len(gone(rows)) == 1
-    for secret in ("oslo/node.key", "server/server.key", "offline/ca.key"):
-        assert (place / secret).stat().st_mode & 0o077 == 0
-    assert not list((place / "oslo").glob("**/server.key"))
-
-
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "OMP_NUM_THREADS": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-}
-
-
-def started(
-    processes: list[subprocess.Popen[bytes]], logs: Path, place: Path, script: str, *words: str, **more: str
-) -> subprocess.Popen[bytes]:
-    """A script of the kit at `place`, in a session of its own."""
-    with (logs / f"{script.replace('/', '-')}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [str(place / script), *words],
-            stdout=log,
-            stderr=log,
-            cwd=logs,
-            env={**ENVIRONMENT, **more},
-            start_new_session=True,
-        )
-    processes.append(process)
-    return process
-
-
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_the_proxy_lets_sites_through_and_nobody_to_the_control_api(
-    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
-) -> None:
-    """A stranger who has the authority's certificate can neither enrol a key nor start a run from outside."""
-    outside, place = "127.0.0.2", tmp_path / "kit"
-    port = free_port()
-    prepare(place, read_config(None), ["oslo", "stranger"], host=outside, port=port)
-    server = place / "server"
-    (server / "nodes" / "stranger.pub").rename(tmp_path / "stranger.pub")
-    proxy = server / "nginx.conf"
-    proxy.write_text(proxy.read_text().replace(f"listen {port} ", f"listen {outside}:{port} "))  # on loopback alone
-    started(processes, tmp_path, place, "server/start.sh")
-    wait_until((server / "ready").exists, 90)
-    nginx = ["nginx", "-p", str(server), "-c", "nginx.conf", "-g", "daemon off;"]
-    with (tmp_path / "nginx.log").open("wb") as log:
-        processes.append(subprocess.Popen(nginx, stdout=log, stderr=log, start_new_session=True))
-    started(processes, tmp_path, place, "oslo/start.sh", RUNTIME_PORT=str(free_port()))
-
-    def flwr(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {**ENVIRONMENT, "FLWR_HOME": str(home)}
-        return subprocess.run(
-            ["flwr", *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-        )
-
-    def online() -> bool:
-        return "online" in flwr(server / "flwr", "supernode", "list", "here", "--format", "json").stdout
-
-    wait_until(online, 60)
-    home = tmp_path / "stranger-home"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink.there]\naddress = "{outside}:{port}"\nroot-certificates = "{place / "oslo" / "ca.pem"}"\n'
+    made = ClusteredStrategy(
+        ClusteredDescent(Server(median), rounds=3, size=0.1),
+        places=CLIENTS,
+        deadline=0.1,
+        folder=tmp_path,
+        on_round=note,
     )
-    for words in (
-        ("supernode", "register", str(tmp_path / "stranger.pub"), "there"),
-        ("supernode", "list", "there"),
-        ("run", str(place / "app"), "there"),
-    ):
-        done = flwr(home, *words)
-        assert done.returncode != 0, done.stdout
-    known = json.loads(flwr(server / "flwr", "supernode", "list", "here", "--format", "json").stdout)
-    assert len(known["nodes"]) == 1
-    assert "start-run" not in (tmp_path / "server-start.sh.log").read_text()
+    assert read_progress(tmp_path) is None
+    centres_of(grid, start, made)
+    assert [(one.round, one.accepted, one.refused, one.silent) for one in seen] == [(r, 10, 1, 1) for r in (1, 2, 3)]
+    assert all(sum(one.sizes) == 10 and None not in one.losses and not one.done for one in seen)
+    assert seen[0].faults == ("client 3 (node 3): not finite", "client 5 (node 5): silent")
+    last = read_progress(tmp_path)
+    assert last is not None
+    assert last[0] == seen[-1]._replace(done=True, left=last[0].left)
+    console = Console(width=100, file=io.StringIO())
+    console.print(federation_view(seen[-1]._replace(left=61.0), age=20.0))
+    console.print(federation_view(Progress(9, waiting=True, replies=2, asked=4), age=0.0))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("3/3", "0:01:01 left", "no news for 0:00:20", "10 accepted, 1 refused, 1 silent", "not finite"):
+        assert words in shown
+    assert re.search(r"sites .* 2/4", shown)
+    (tmp_path / "progress.json").write_text('{"rounds": 3, "unheard": 1}')
+    with pytest.raises(ValueError, match="is not the progress of a federation"):
+        read_progress(tmp_path)
 
 
-def gone(rows: list[dict[str, Any]]) -> set[int]:
-    return {row["client"] for row in rows if row["verdict"] == "silent"}
-
-
-def test_what_a_kit_cannot_be_is_named(tmp_path: Path) -> None:
-    config = read_config(None)
-    for options, named in (
-        ({"sites": []}, "sites: name at least one"),
-        ({"sites": ["a", "a"]}, "each once"),
-        ({"sites": ["../a"]}, "letters, digits"),
-        ({"port": 0}, "port"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            prepare(tmp_path / "kit", config, **{"sites": ["a"], "host": "h", **options})  # type: ignore[arg-type]
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(ValueError, match="not an empty folder"):
-        prepare(tmp_path / "full", config, ["a"], host="h")
-
-
-def test_the_example_is_what_the_kit_writes(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "flower"
-    config = read_config(example / "federation_app" / "config.toml")
-    prepare(tmp_path / "kit", config, [f"s{i}" for i in range(20)], host="127.0.0.1", insecure=True)
-    for file in ("pyproject.toml", "federation_app/__init__.py", "federation_app/apps.py"):
-        assert (tmp_path / "kit" / "app" / file).read_text() == (example / file).read_text()
-
-
-def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(tmp_path: Path) -> None:
-    """`coterie federate simulate` and the in-process simulation: same data, same attack, same centres to 1e-5."""
-    changes = ["problem.clusters=2", "problem.clients=8", "problem.dim=6", "problem.samples=40", "algorithm.rounds=4"]
-    changes += ["problem.byzantine=0.125"]
-    words = [word for change in changes for word in ("--set", change)]
-    done = coterie("federate", "simulate", *words, "--method", "brifca-median", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = load_file(tmp_path / "out" / "results" / "centres.safetensors")["brifca-median"]
-    config = read_config(None, [*changes, 'run.methods=["brifca-median"]'])
-    here = run_trial(config, 0, record=False).methods["brifca-median"].centres
-    np.testing.assert_allclose(found, here, atol=1e-5)
-    shown = coterie("audit", "out/results", "--all", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "distance" in shown.stdout
-    assert (tmp_path / "out" / "results" / "audit.png").read_bytes().startswith(b"\x89PNG")
-    nothing = coterie("audit", ".", cwd=tmp_path)
-    assert nothing.returncode == 2
-    assert "audit.sqlite: no such file" in nothing.stderr
-
-
-def test_a_kit_from_the_command_line(tmp_path: Path) -> None:
-    words = ["--site", "oslo", "--site", "bern", "--set", "problem.kind=folder"]
-    refused = coterie("federate", "up", "kit", *words, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--features" in refused.stderr
-    done = coterie("federate", "up", "kit", *words, "--features", "3", "--insecure", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "warning: no certificates and no keys" in done.stderr
-    assert "For a trial only" in done.stdout
-    usage = subprocess.run([tmp_path / "kit" / "oslo" / "start.sh"], capture_output=True, text=True, check=False)
-    assert usage.returncode == 2
-    assert "usage" in usage.stderr
-
-
-def last_round(folder: Path) -> int:
-    found = Checkpoint(folder).load() if (folder / "state.safetensors").exists() else None
-    return 0 if found is None else found.state.round
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "the condition did not come about"
-        time.sleep(0.2)
+def test_a_second_question_of_a_round_leaves_the_first_answers_alone(drawn: Federation, start: np.ndarray) -> None:
+    network = FlowerNetwork(InProcessGrid(app(drawn), range(CLIENTS)), Members(CLIENTS), deadline=1.0)
+    options: dict[str, Any] = {"clients": CLIENTS, "clusters": 2, "like": start}
+    first = admit(network.gradients(start, 0), round=0, **options)
+    before = first.updates.copy()
+    admit(network.gradients(start, 0, np.zeros(CLIENTS, dtype=np.int64)), round=0, **options)
+    np.testing.assert_array_equal(first.updates, before)
+    again = admit(network.gradients(2 * start, 1), round=1, **options)
+    assert np.shares_memory(again.updates, first.updates)

@@ -35,13 +35,15 @@ class Replies:
     """What arrived in one round, one entry per message, in the order of arrival.
 
     From the network each field is a list of anything. A simulation passes arrays where all entries are
-    well-typed, which is checked as a whole and costs nothing per client.
+    well-typed, which is checked as a whole and costs nothing per client. room: a table like the centres with a row
+    for every client, which accepted updates are copied into; they last until its owner gives it away again.
     """
 
     clients: Sequence[Any] | Ints
     rounds: Sequence[Any] | Ints
     labels: Sequence[Any] | Ints
     updates: Sequence[Any] | Array
+    room: Array | None = None
 
     def __post_init__(self) -> None:
         lengths = [len(self.clients), len(self.rounds), len(self.labels), len(self.updates)]
@@ -91,7 +93,8 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     again = senders[known & ~firsts]
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
-    return Accepted(senders[passed], labels, _stack(replies.updates, passed, like), verdicts, int((~known).sum()))
+    updates = _stack(replies.updates, passed, like, replies.room)
+    return Accepted(senders[passed], labels, updates, verdicts, int((~known).sum()))
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
@@ -151,10 +154,12 @@ def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, 
     return shape, kind, finite
 
 
-def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array) -> Array:
+def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, room: Array | None = None) -> Array:
     if _is_table(updates, like):
         return updates if len(rows) == len(updates) else updates[rows]
     xp = namespace(like)
-    if len(rows) == 0:
-        return xp.zeros((0, like.shape[-1]), dtype=like.dtype, device=like.device)
-    return xp.stack([detached(updates[i]) for i in rows])
+    if room is None or not _is_table(room, like) or len(room) < len(rows):
+        room = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)
+    for place, row in enumerate(rows):
+        room[place] = detached(updates[row])
+    return room[: len(rows)]

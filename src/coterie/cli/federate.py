@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
 from coterie.cli.app import ConfigFile, Overrides, app, output_console
 
@@ -19,6 +23,7 @@ federate = typer.Typer(
 )
 app.add_typer(federate, name="federate")
 FLOWER = "federate: needs Flower (pip install 'coterie[flower]')"
+LOOK_SECONDS = 0.25
 
 
 @federate.command()
@@ -95,20 +100,61 @@ def simulate(
     serve = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
     run = ["flwr", "run", str(place / "app"), "here", "--stream", "--run-config", f"folder='{place / 'results'}'"]
     run += ["--federation-config", f"num-supernodes={clients}"]
-    with (place / "server" / "superlink.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*serve, "--disable-runtime-dependency-installation"], stdout=log, stderr=log, env=environment
-        )
-    try:
-        while server.poll() is None and not _reachable(port):
-            time.sleep(0.1)
-        code = subprocess.run(run, env=environment, check=False).returncode
-    finally:
-        server.terminate()
-        server.wait()
+    started: list[subprocess.Popen[bytes]] = []
+    with (place / "server" / "superlink.log").open("wb") as log, (place / "server" / "run.log").open("wb") as lines:
+        shown = Console(stderr=True).is_terminal
+        try:
+            serve += ["--disable-runtime-dependency-installation"]
+            started.append(subprocess.Popen(serve, stdout=log, stderr=log, env=environment))
+            while started[0].poll() is None and not _reachable(port):
+                time.sleep(0.1)
+            streams = {"stdout": lines, "stderr": lines} if shown else {}
+            started.append(subprocess.Popen(run, env=environment, **streams))  # type: ignore[call-overload]
+            if shown:
+                _look(place / "results", lambda: started[1].poll() is not None)
+            code = started[1].wait()
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
     if code or not (place / "results" / "centres.safetensors").is_file():
-        raise SystemExit(code or 1)
+        raise ValueError(f"federate simulate: the run failed; the logs are in {place / 'server'}")
     print(out / "results")
+
+
+@federate.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The folder that the federation writes, such as server/federation.")],
+) -> None:
+    """Watch a federation on its server: rounds, replies, clusters, faults, the time left. Ctrl-C leaves it running."""
+    try:
+        from coterie.flower.progress import read_progress
+    except ImportError:
+        raise ValueError(FLOWER) from None
+    if read_progress(folder) is None:
+        raise ValueError(f"{folder}: no federation writes here yet")
+    with contextlib.suppress(KeyboardInterrupt):
+        _look(folder, lambda: False)
+
+
+def _look(folder: Path, ended: Callable[[], bool]) -> None:
+    """Show how a federation goes until it is done or `ended`; without a terminal a line for each round."""
+    from coterie.flower.progress import read_progress
+    from coterie.report import federation_view
+
+    console, told = Console(stderr=True), -1
+    with Live(console=console, refresh_per_second=4) if console.is_terminal else contextlib.nullcontext() as live:
+        while True:
+            last = ended()  # before the file is read, so that the last note is seen
+            progress, age = read_progress(folder) or (None, 0.0)
+            if live is not None:
+                live.update("Flower is starting …" if progress is None else federation_view(progress, age))
+            elif progress is not None and progress.sizes and progress.round > told:
+                print(progress.line(), flush=True)
+                told = progress.round
+            if last or (progress is not None and progress.done):
+                return
+            time.sleep(LOOK_SECONDS)
 
 
 def _free_port() -> int:

@@ -274,11 +274,20 @@ def _start_site(host: str, port: int, data: str, insecure: bool, needs_data: boo
     find = 'file="$(realpath "$1")"\n' if needs_data else ""
     quoted = settings.replace('"', '\\"')
     return f"""#!/bin/sh
-# This site's part of the federation. It only ever calls out, to {host}:{port}.
+# This site's part of the federation. It only ever calls out, to {host}:{port}. It comes back by itself when it dies;
+# the server may count on the one before for another minute, and refuses the new one until then.
 {check}{find}cd "$(dirname "$0")" || exit 1
 {ENVIRONMENT} FLWR_HOME="$PWD/flwr"
-exec flower-supernode --superlink {host}:{port} {safe} \\
-    --port "${{RUNTIME_PORT:-9094}}" --node-config "{quoted}"
+trap 'kill "$node" 2>/dev/null; wait "$node"; exit 130' INT TERM
+while :; do
+    flower-supernode --superlink {host}:{port} {safe} \\
+        --port "${{RUNTIME_PORT:-9094}}" --node-config "{quoted}" &
+    node=$!
+    wait "$node" && exit 0
+    echo "The site's process ended or was refused; again in 5 s (Ctrl-C to stop)." >&2
+    sleep 5 &
+    wait $!
+done
 """
 
 
@@ -341,6 +350,7 @@ def _readme(sites: Sequence[str], host: str, port: int, insecure: bool) -> str:
 3. At every site: `./start.sh`, with its file of samples where it has one. It calls {host}:{port} and stays.
 4. On the server: `server/run.sh`. It waits for the sites, runs to the end, and leaves `server/federation/`: the models
    (`centres.safetensors`), the state after the last round, and the audit; `coterie audit server/federation` reads it.
+   `coterie federate watch server/federation`, in another terminal, shows how it goes.
 
 After a crash start what has stopped again, in the same order; the run goes on after the last finished round.
 """

@@ -109,4 +109,5 @@ def read_answer(reply: Message) -> tuple[Answer, str]:
 
 def _first_line(text: Any) -> str:
     lines = str(text or "unknown reason").strip().splitlines()
-    return lines[0][:200] if lines else "unknown reason"
+    # it ends up in terminals and logs, and a site may send what those obey
+    return "".join(c if c.isprintable() else "?" for c in lines[0][:200]) if lines else "unknown reason"

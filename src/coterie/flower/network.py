@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -60,9 +60,10 @@ class FlowerNetwork:
     """The nodes of a Flower grid as a `coterie.algorithms.Network`.
 
     deadline: seconds that a question stays open; who has not answered then is silent in it. heard: what the last
-    question brought, by client: answer, fault ("" for none) and seconds. watch: told after every reply. careful: fetch
-    replies one by one; so it is once a reply has been met that cannot be taken apart. missed: by client, the
-    questions in a row that it has not answered.
+    question brought, by client: answer, fault ("" for none) and seconds. watch: told before the first reply and after
+    each. careful: fetch replies one by one; so it is once a reply has been met that cannot be taken apart. missed: by
+    client, the questions in a row that it has not answered. room: memory for the updates of a round, kept for the next:
+    for long ones to get it anew from the system costs more than to fill it.
     """
 
     grid: Grid
@@ -72,6 +73,7 @@ class FlowerNetwork:
     heard: dict[int, tuple[Answer, str, float]] = field(default_factory=dict)
     careful: bool = False
     missed: dict[int, int] = field(default_factory=dict)
+    room: Array | None = None
 
     @property
     def given_up(self) -> set[int]:
@@ -94,7 +96,12 @@ class FlowerNetwork:
         if labels is not None:
             whom &= set(np.flatnonzero(labels >= 0).tolist())
         chosen = {client: NOTHING if labels is None else int(labels[client]) for client in whom}
-        return self._ask(Question("gradient", round, as_numpy(centres), part=part), chosen)
+        replies = self._ask(Question("gradient", round, as_numpy(centres), part=part), chosen)
+        if labels is not None:  # a second question of the same round, whose answers stand beside those of the first
+            return replies
+        if self.room is None:
+            self.room = np.empty((self.count, centres.shape[1]), dtype=centres.dtype)
+        return replace(replies, room=self.room)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
         return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge))
@@ -145,6 +152,7 @@ class FlowerNetwork:
             )
             for client, node in asked.items()
         }
+        self.watch(len(self.heard), len(self.heard) + len(asked))
         pushed = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         waiting = {m.metadata.message_id: client for client, m in messages.items() if m.metadata.message_id in pushed}
         lost: dict[int, int] = {}

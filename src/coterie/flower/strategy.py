@@ -20,6 +20,7 @@ from coterie.algorithms.descent import ask_curvatures, ask_weights
 from coterie.arrays import Floats
 from coterie.flower.checkpoint import Checkpoint, Saved
 from coterie.flower.network import POLL_SECONDS, FlowerNetwork, Members
+from coterie.flower.progress import Notes, Progress
 from coterie.intake import Verdict
 from coterie.simulate import play, stream
 
@@ -33,7 +34,8 @@ class ClusteredStrategy(Strategy):
 
     algorithm: what to play, such as a `ClusteredDescent`. places: the number of clients at most (see `Members`).
     least: it waits until so many nodes are there, for `patience` seconds at most. deadline: seconds for an answer.
-    folder: where every finished round and the audit are kept; a strategy that finds a state there goes on after it.
+    folder: where every finished round and the audit are kept, with a note of how far it is (`coterie federate watch`
+    shows it); a strategy that finds a state there goes on after it.
     seed: of the server's randomness. on_round: told of every finished round.
     """
 
@@ -62,14 +64,16 @@ class ClusteredStrategy(Strategy):
     ) -> Result:
         """Play to the end; initial_arrays: the first (k, d) centres as `centres`. The rounds are the algorithm's."""
         start = initial_arrays["centres"].numpy()
-        self._wait(grid)
+        notes = Notes(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
+        self._wait(grid, notes)
         saved = None if self.checkpoint is None else self.checkpoint.load()
         members = Members(self.places, () if saved is None else saved.nodes)
-        network = FlowerNetwork(grid, members, self.deadline)
+        network = FlowerNetwork(grid, members, self.deadline, notes.heard)
         rng = stream(self.seed, 0, "server") if saved is None else saved.rng
         state = None if saved is None else self._known(saved.state, network)
         if saved is not None:
             log(INFO, "going on after round %s", saved.state.round)
+            notes(notes.now._replace(round=saved.state.round))
         result = Result(arrays=initial_arrays)
         began, first, again = time.monotonic(), 0 if state is None else state.round, True
         while again:
@@ -81,7 +85,9 @@ class ClusteredStrategy(Strategy):
                     self.checkpoint.save(Saved(state, rng, members.nodes), rows)
                 if exchange is not None:
                     pace = (time.monotonic() - began) / (state.round - first)
-                    self._tell(state, exchange, rows, pace * (self.algorithm.rounds - state.round), members.turned_away)
+                    left = pace * (self.algorithm.rounds - state.round)
+                    notes(notes.now.after(state.round, exchange, rows, left))
+                    self._tell(notes.now, members.turned_away)
                     self.on_round(state, exchange)
                     result.train_metrics_clientapp[state.round] = _metrics(exchange)
                 if exchange is not None and members.nodes != asked:
@@ -90,6 +96,7 @@ class ClusteredStrategy(Strategy):
             if again and state is not None:  # somebody is new: what is not known of them is asked
                 state = self._known(state, network)
         assert state is not None
+        notes(notes.now._replace(done=True))
         result.arrays = ArrayRecord({"centres": Array(np.ascontiguousarray(state.centres))})
         return result
 
@@ -100,33 +107,21 @@ class ClusteredStrategy(Strategy):
             weights=None if state.weights is None else ask_weights(network),
         )
 
-    def _wait(self, grid: Grid) -> None:
+    def _wait(self, grid: Grid, notes: Notes) -> None:
         limit = time.monotonic() + self.patience
         while (present := len(list(grid.get_node_ids()))) < self.least:
             if time.monotonic() > limit:
                 raise ValueError(f"least: only {present} of {self.least} nodes came within {self.patience:g} s")
+            notes.heard(present, self.least, waiting=True)
             time.sleep(POLL_SECONDS * 10)
 
-    def _tell(
-        self, state: State, exchange: Exchange, rows: list[dict[str, Any]], left: float, turned_away: set[int]
-    ) -> None:
+    def _tell(self, progress: Progress, turned_away: set[int]) -> None:
         """One line for each round, and one for each fault."""
-        accepted = int((exchange.verdicts == Verdict.ACCEPTED).sum())
-        losses = [
-            np.median([row["loss"] for row in rows if row["label"] == j and _is_number(row["loss"])] or [np.nan])
-            for j in range(len(exchange.sizes))
-        ]
-        clusters = " ".join(f"{size}@{loss:.3g}" for size, loss in zip(exchange.sizes, losses, strict=True))
-        log(
-            INFO,
-            "round %s/%s: %s of %s accepted, clients@loss per cluster %s, moved %.3g, at most %.0f s left",
-            *(state.round, self.algorithm.rounds, accepted, len(rows), clusters, exchange.movement, left),
-        )
+        log(INFO, progress.line())
         if turned_away:
             log(WARNING, "places: %s are taken, so these nodes are not heard: %s", self.places, sorted(turned_away))
-        for row in rows:
-            if row["verdict"] != Verdict.ACCEPTED.name.lower():
-                log(WARNING, "client %s (node %s): %s %s", row["client"], row["node"], row["verdict"], row["fault"])
+        for fault in progress.faults:
+            log(WARNING, fault)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

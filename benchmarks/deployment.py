@@ -1,0 +1,85 @@
+"""Real SuperNodes with TLS and keys on this machine: how long a question to all takes, and what polling costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.experiments import read_config
+from coterie.flower.kit import prepare
+
+SITES, DIM, REPEATS, LIMIT = 6, 1_000, 6, 900.0
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def measure(place: Path) -> dict[str, list[float]]:
+    """Seconds by loop; everything that is started is ended."""
+    config = read_config(None, [f"problem.clients={SITES}", "problem.clusters=2", f"problem.dim={DIM}"])
+    sites = [f"site{i}" for i in range(SITES)]
+    prepare(place, config, sites, host="127.0.0.1", port=_free_port())
+    shutil.copy(Path(__file__).with_name("timed_app.py"), place / "app" / "federation_app" / "timed.py")
+    project = place / "app" / "pyproject.toml"
+    project.write_text(project.read_text().replace("federation_app.apps:server", "federation_app.timed:server"))
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(script: str, *words: str) -> None:
+        environment = {**ENVIRONMENT, "RUNTIME_PORT": str(_free_port())}
+        with (place / "log").open("ab") as log:
+            command = [str(place / script), *words]
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
+
+    try:
+        start("server/start.sh")
+        _wait_for(place / "server" / "ready")
+        for site in sites:
+            start(f"{site}/start.sh")
+        start("server/run.sh", f"places={SITES} features={DIM} least={REPEATS}")
+        found: dict[str, list[float]] = json.loads(_wait_for(place / "server" / "seconds.json").read_text())
+        return found
+    finally:
+        for process in reversed(processes):
+            process.send_signal(signal.SIGTERM)  # the scripts end what they started
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _wait_for(file: Path) -> Path:
+    limit = time.monotonic() + LIMIT
+    while not (file.is_file() and (file.name == "ready" or file.stat().st_size)):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{file.name} did not come; see {file.parent.parent / 'log'}")
+        time.sleep(0.2)
+    return file
+
+
+def run() -> tuple[str, list[dict[str, Any]]]:
+    """Median and quartiles over the repeats, both loops in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder) / "kit")
+    rows = [
+        {
+            "loop": name,
+            "median s": float(np.median(seconds)),
+            "least s": min(seconds),
+            "most s": max(seconds),
+            "questions": len(seconds),
+        }
+        for name, seconds in found.items()
+    ]
+    return f"{SITES} SuperNodes with TLS and keys, d = {DIM}, all on {os.cpu_count()} cores", rows
