@@ -199,8 +199,13 @@ def copies(squares: Floats, most: int) -> Ints:
     >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]])), most=2).tolist()
     [0, 1, 2, 3, 1]
     """
-    between = squares + np.diag(np.full(len(squares), np.inf))
-    linked = csr_matrix(between < COPY**2 * np.median(between.min(axis=1)))
+    between = squares.copy()
+    np.fill_diagonal(between, np.inf)
+    nearest = between.min(axis=1)
+    near = COPY**2 * np.median(nearest)
+    if not (nearest < near).any():
+        return np.arange(len(squares))
+    linked = csr_matrix(between < near)
     groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
     honest = np.bincount(groups)[groups] > most
     groups[honest] = groups.max() + 1 + np.arange(honest.sum())

@@ -13,15 +13,13 @@ and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated lea
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
 from coterie.aggregators.rules import check_rows, median
-from coterie.arrays import Array, Bools, Floats, Ints, like, namespace
+from coterie.arrays import Array, Floats, Ints, compiled, like, namespace
 
 TRACY_WIDOM = 3.27
 """The largest eigenvalue of pure noise lies beyond this with probability 0.001; of few rows a little more often, since
@@ -65,10 +63,12 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     gram = products_around(updates[known], centre, pull[known])
     squares = np.diag(gram)
     groups = copies(np.maximum(squares + squares[:, None] - 2 * gram, 0.0), int(liars) + 1)  # and whom they copied
-    merged = averages(groups)
-    heavy = np.array([counts[known][groups == group].max() for group in range(len(merged))])
+    merged, heavy = averages(groups), np.zeros(groups.max() + 1)
+    np.maximum.at(heavy, groups, counts[known])
+    if len(merged) < len(known):
+        gram = merged @ gram @ merged.T
     room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out
-    kept = _kept(merged @ gram @ merged.T, heavy, max(0, room), min(len(merged) - 1, updates.shape[1]) // 4)
+    kept = _kept(gram, heavy, max(0, room), min(len(merged) - 1, updates.shape[1]) // 4)
     shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
     inside = np.flatnonzero(shares)
     return _moved(updates[known[inside]], centre, shares[inside])
@@ -156,10 +156,9 @@ def _noise_edge(gram: Floats) -> float:
     centre (copies of one lie, of which a direction was taken away) say nothing about noise.
     """
     squares = np.diag(gram)
-    speaking = np.flatnonzero(squares >= 0.5 * np.median(squares))
-    trace = float(np.median(squares[speaking]))
-    products = gram[np.ix_(speaking, speaking)][_above_diagonal(len(speaking))]
-    variance = float(np.median(products**2)) / MEDIAN_CHI_SQUARED
+    speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
+    trace = _median(squares[speaking])
+    variance = _median(_squared_products(gram, speaking)) / MEDIAN_CHI_SQUARED if len(speaking) > 1 else np.nan
     if not (trace > 0 and variance > 0):
         return np.inf  # nothing is left to compare with
     rows, dim = np.sqrt(len(gram) - 1.0), trace / np.sqrt(variance)
@@ -167,9 +166,23 @@ def _noise_edge(gram: Floats) -> float:
     return float(variance / trace * ((rows + dim) ** 2 + TRACY_WIDOM * spread))
 
 
-@lru_cache(maxsize=64)
-def _above_diagonal(rows: int) -> Bools:
-    return np.triu(np.ones((rows, rows), dtype=np.bool_), 1)
+def _median(values: Floats) -> float:
+    """As `np.median`, without what that looks at first."""
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    ranked = np.partition(values, (low, high))
+    return float((ranked[low] + ranked[high]) / 2)
+
+
+@compiled
+def _squared_products(gram: Floats, rows: Ints) -> Floats:
+    """The squares of the products between two different rows of a choice, each pair once."""
+    found = np.empty(len(rows) * (len(rows) - 1) // 2)
+    place = 0
+    for i in range(len(rows)):
+        for j in range(i + 1, len(rows)):
+            found[place] = gram[rows[i], rows[j]] ** 2
+            place += 1
+    return found
 
 
 def _outermost(along: Floats, counts: Floats, room: int) -> Ints:
