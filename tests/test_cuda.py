@@ -34,7 +34,9 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 20, 40, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 1001, 1729])
+@pytest.mark.parametrize(
+    "rows", [1, 2, 3, 7, 20, 40, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 641, 1001, 1729, 2600]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
     table = torch.randn((rows, 1003), device="cuda", generator=torch.Generator("cuda").manual_seed(1)).to(dtype)
@@ -52,7 +54,7 @@ def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
 @needs_gpu
 def test_ties_zeros_denormals_extremes_and_nan() -> None:
     pool = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0], device="cuda")
-    for rows in (31, 301):  # in registers, and by bisection
+    for rows in (31, 301, 700, 1500):  # by a network, and by bisection with 4 to 32 threads a column
         picks = torch.randint(8, (rows, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
         table = pool[picks]
         exact = table.double().cpu().numpy()
@@ -85,5 +87,6 @@ def test_layouts_and_the_cpu_agree() -> None:
 def test_the_kernel_is_used_where_it_can_be() -> None:
     assert cuda.serves(torch.zeros((20, 10), device="cuda"))
     assert cuda.serves(torch.zeros((1000, 10), device="cuda"))
-    assert not cuda.serves(torch.zeros((2000, 10), device="cuda"))
+    assert cuda.serves(torch.zeros((2560, 10), device="cuda"))
+    assert not cuda.serves(torch.zeros((2561, 10), device="cuda"))
     assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS

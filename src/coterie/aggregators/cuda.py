@@ -2,9 +2,10 @@
 
 Up to REGISTER_ROWS rows, CUDA source is generated per row count and ranks: one thread a column, the rows in
 registers, the pruned sorting network of `order_statistics` unrolled into minima and maxima. Neighbouring threads read
-neighbouring columns, so the rows stream at the speed of memory. With more rows a column stays in shared memory, and
-its order statistics are found bit by bit on the ordered bit patterns of its values, exactly. Compiled at first use by
-NVRTC and kept on disk by CuPy.
+neighbouring columns, so the rows stream at the speed of memory. With more rows several threads of a warp share a
+column, still in registers, and bisect the ordered bit patterns of its values: after every halving both ends move on to
+the next value that there is, so that some ten passes find an order statistic exactly, and never more than there are
+bits. Compiled at first use by NVRTC and kept on disk by CuPy.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from coterie.arrays import Array
 
 REGISTER_ROWS = 224
 """Up to this many rows a column fits into a thread's 255 registers."""
-SHARED_BYTES = 216 * 1024
-"""For columns, of the 227 KiB that a block may have on Hopper; columns that do not fit are sorted."""
 QUICK_ROWS = 48
 """Up to this many rows a kernel is compiled within a blink; for more it must pay."""
 MANY = 1 << 27
 """Values that are worth the seconds for which a kernel of many rows is compiled; for fewer they are bisected."""
 THREADS = 128
-LANES, SLICES = 32, 16
-"""Columns and threads per column of a block of the bisection."""
+HELD_BYTES = 320
+"""Of its column that a thread of the bisection holds at most; columns that do not fit a warp are sorted."""
+BISECTING_THREADS = 256
 TYPES = {"torch.float32": ("float", "fminf", "fmaxf"), "torch.float64": ("double", "fmin", "fmax")}
 
 
@@ -63,76 +63,103 @@ mean_between_ranks(const {kind}* __restrict__ x, const long long stride, const l
 
 
 BISECTION = """
+#define ALL 0xffffffffu
+#define COLUMNS (32 / SLICES)
 __device__ __forceinline__ KEY ordered(KEY u) { return u ^ ((u >> (BITS - 1)) ? ~(KEY)0 : (KEY)1 << (BITS - 1)); }
 __device__ __forceinline__ KIND value(KEY k) {
   k ^= (k >> (BITS - 1)) ? (KEY)1 << (BITS - 1) : ~(KEY)0;
   return AS_KIND(k);
 }
+__device__ __forceinline__ KEY least(KEY a, KEY b) { return a < b ? a : b; }
+__device__ __forceinline__ KEY most(KEY a, KEY b) { return a < b ? b : a; }
 
-// LANES columns a block, SLICES threads a column: each counts its share of the rows
-extern "C" __global__ void __launch_bounds__(LANES * SLICES)
+// how many keys lie below `pivot`, the largest of them, and the smallest of the others, over all threads of a column
+__device__ __forceinline__ int split(const KEY (&keys)[HELD], const KEY pivot, KEY& under, KEY& over) {
+  int below = 0;
+  under = 0;
+  over = ~(KEY)0;
+  #pragma unroll
+  for (int j = 0; j < HELD; ++j) {
+    const bool is_below = keys[j] < pivot;
+    below += is_below;
+    under = is_below ? most(under, keys[j]) : under;
+    over = is_below ? over : least(over, keys[j]);
+  }
+  #pragma unroll
+  for (int s = COLUMNS; s < 32; s <<= 1) {
+    below += __shfl_xor_sync(ALL, below, s);
+    under = most(under, __shfl_xor_sync(ALL, under, s));
+    over = least(over, __shfl_xor_sync(ALL, over, s));
+  }
+  return below;
+}
+
+// the key of a rank, which lies in [low, high]; both are keys that there are
+__device__ __forceinline__ KEY find(const KEY (&keys)[HELD], const int rank, KEY low, KEY high) {
+  while (__any_sync(ALL, low < high)) {  // columns that are done wait for their neighbours
+    KEY under, over;
+    const int below = split(keys, low + ((high - low) >> 1) + 1, under, over);
+    if (low < high) {
+      if (below <= rank) { low = over; if (below == rank) high = over; }
+      else { high = under; if (below == rank + 1) low = under; }
+    }
+  }
+  return low;
+}
+
+// a warp: COLUMNS columns, SLICES threads each, HELD keys a thread
+extern "C" __global__ void __launch_bounds__(BISECTING_THREADS)
 bisect(const KIND* __restrict__ x, const long long stride, const long long columns, const int rows, const int low,
        const int high, KIND* __restrict__ out) {
-  extern __shared__ KEY keys[];
-  __shared__ int counts[2][SLICES][LANES];
-  __shared__ double sums[SLICES][LANES];
-  const int lane = threadIdx.x, slice = threadIdx.y;
-  const long long place = blockIdx.x * (long long)LANES + lane;
-  const long long c = place < columns ? place : columns - 1;  // nobody leaves before the last barrier
-  KEY* own = keys + lane;
-  int odd = 0;
-  #pragma unroll 4
-  for (int i = slice; i < rows; i += SLICES) {
-    const KIND v = x[i * stride + c];
-    odd |= v != v;
-    own[i * LANES] = ordered(AS_KEY(v));
-  }
-  // the key of rank r is the largest one with at most r keys below it
-  KEY found[2] = {0, 0};
-  const int ranks[2] = {low, high - 1};
-  const int wanted = high - low > 1 ? 2 : 1;
-  int turn = 0;  // two sets of counts: a thread may be one barrier ahead of another
-  for (int which = 0; which < wanted; ++which) {
-    KEY prefix = 0;
-    for (int bit = BITS - 1; bit >= 0; --bit) {
-      const KEY next = prefix | ((KEY)1 << bit);
-      int below = 0;
-      #pragma unroll 8
-      for (int i = slice; i < rows; i += SLICES) below += own[i * LANES] < next;
-      counts[turn][slice][lane] = below;
-      __syncthreads();
-      below = 0;
-      #pragma unroll
-      for (int s = 0; s < SLICES; ++s) below += counts[turn][s][lane];
-      if (below <= ranks[which]) prefix = next;
-      turn ^= 1;
-    }
-    found[which] = prefix;
-  }
-  const double base = (double)value(found[0]);
-  double part = 0.0;
-  int below = 0;
-  if (wanted == 2) {
-    for (int i = slice; i < rows; i += SLICES) {
-      const KEY k = own[i * LANES];
-      below += k < found[1];
-      if (k > found[0] && k < found[1]) part += (double)value(k) - base;
+  const int slice = (threadIdx.x & 31) / COLUMNS;
+  const long long warp = (blockIdx.x * (long long)BISECTING_THREADS + threadIdx.x) >> 5;
+  const long long place = warp * COLUMNS + (threadIdx.x & 31) % COLUMNS;
+  const long long c = place < columns ? place : columns - 1;  // a warp stays together
+  KEY keys[HELD], first = ~(KEY)0, last = 0;
+  bool odd = false;
+  #pragma unroll
+  for (int j = 0; j < HELD; ++j) {
+    const int i = slice + j * SLICES;
+    keys[j] = ~(KEY)0;  // beyond all, where there is no row
+    if (i < rows) {
+      const KIND v = x[i * stride + c];
+      odd |= v != v;
+      keys[j] = ordered(AS_KEY(v));
+      first = least(first, keys[j]);
+      last = most(last, keys[j]);
     }
   }
-  counts[turn][slice][lane] = below;
-  counts[turn ^ 1][slice][lane] = odd;
-  sums[slice][lane] = part;
-  __syncthreads();
-  if (slice != 0 || place >= columns) return;
+  #pragma unroll
+  for (int s = COLUMNS; s < 32; s <<= 1) {
+    odd |= __shfl_xor_sync(ALL, (int)odd, s);
+    first = least(first, __shfl_xor_sync(ALL, first, s));
+    last = most(last, __shfl_xor_sync(ALL, last, s));
+  }
+  const KEY bottom = find(keys, low, first, last);
+  const double base = (double)value(bottom);
   double total = 0.0;
-  below = odd = 0;
-  for (int s = 0; s < SLICES; ++s) {
-    total += sums[s][lane];
-    below += counts[turn][s][lane];
-    odd |= counts[turn ^ 1][s][lane];
+  if (high - low > 1) {
+    KEY top, under, over;
+    if (high - low == 2) {  // the next one, unless the first stands there several times
+      const int upto = split(keys, bottom + 1, under, over);
+      top = upto > low + 1 ? bottom : over;
+    } else {
+      top = find(keys, high - 1, bottom, last);
+    }
+    int below = 0;
+    #pragma unroll
+    for (int j = 0; j < HELD; ++j) {
+      below += keys[j] < top;
+      if (keys[j] > bottom && keys[j] < top) total += (double)value(keys[j]) - base;
+    }
+    #pragma unroll
+    for (int s = COLUMNS; s < 32; s <<= 1) {
+      below += __shfl_xor_sync(ALL, below, s);
+      total += __shfl_xor_sync(ALL, total, s);
+    }
+    if (top != bottom) total += (high - below) * ((double)value(top) - base);
   }
-  if (wanted == 2 && found[1] != found[0]) total += (high - below) * ((double)value(found[1]) - base);
-  out[place] = odd ? (KIND)nan("") : (KIND)(base + total / (high - low));
+  if (slice == 0 && place < columns) out[place] = odd ? (KIND)nan("") : (KIND)(base + total / (high - low));
 }
 """
 BISECTION_TYPES = {
@@ -141,21 +168,31 @@ BISECTION_TYPES = {
 }
 
 
-@lru_cache(maxsize=2)
-def _bisection(dtype: str) -> Any:
+@lru_cache(maxsize=64)
+def _bisection(dtype: str, slices: int, held: int) -> Any:
     import cupy
 
     kind, key, bits, as_key, as_kind = BISECTION_TYPES[dtype]
-    defined = {"KIND": kind, "KEY": key, "BITS": bits, "LANES": LANES, "SLICES": SLICES}
+    defined = {"KIND": kind, "KEY": key, "BITS": bits, "SLICES": slices, "HELD": held}
     head = "".join(f"#define {name} {text}\n" for name, text in defined.items())
     head += f"#define AS_KEY(v) ((KEY){as_key})\n#define AS_KIND(v) {as_kind}\n"
-    kernel = cupy.RawKernel(head + BISECTION, "bisect", options=("--std=c++14",))
-    kernel.max_dynamic_shared_size_bytes = SHARED_BYTES
-    return kernel
+    head += f"#define BISECTING_THREADS {BISECTING_THREADS}\n"
+    return cupy.RawKernel(head + BISECTION, "bisect", options=("--std=c++14",))
 
 
-def _shared_bytes(rows: Array) -> int:
-    return int(rows.shape[0]) * LANES * int(rows.element_size())
+def shares(rows: int, bytes_each: int) -> tuple[int, int] | None:
+    """How many threads of a warp share a column of the bisection, and how many rows each of them holds; None: too many.
+
+    The rows are rounded up, so that few programs serve all row counts.
+
+    >>> shares(300, 4), shares(1200, 4), shares(1200, 8), shares(3000, 4)
+    ((4, 80), (16, 80), (32, 40), None)
+    """
+    for slices in (4, 8, 16, 32):
+        held = -(-rows // (8 * slices)) * 8
+        if held * bytes_each <= HELD_BYTES:
+            return slices, held
+    return None
 
 
 @lru_cache(maxsize=512)
@@ -193,8 +230,9 @@ def on_stream_of(tensor: Array) -> Iterator[None]:
 
 def serves(rows: Array) -> bool:
     """Can this kernel take these rows?"""
-    small = rows.shape[0] <= REGISTER_ROWS or _shared_bytes(rows) <= SHARED_BYTES
-    return rows.is_cuda and str(rows.dtype) in TYPES and small and available()
+    if not (rows.is_cuda and str(rows.dtype) in TYPES):
+        return False
+    return (rows.shape[0] <= REGISTER_ROWS or shares(rows.shape[0], rows.element_size()) is not None) and available()
 
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
@@ -207,7 +245,7 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     if (low, high) == (0, count) and rows.dtype is torch.float32:
         return torch.mean(rows, dim=0, dtype=torch.float64).to(rows.dtype)
     out = torch.empty(columns, dtype=rows.dtype, device=rows.device)
-    worth = count <= QUICK_ROWS or count * columns >= MANY or _shared_bytes(rows) > SHARED_BYTES
+    worth = count <= QUICK_ROWS or count * columns >= MANY
     with on_stream_of(rows):
         if count <= REGISTER_ROWS and worth:
             _kernel(count, low, high, str(rows.dtype))(
@@ -216,11 +254,12 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
                 (rows.data_ptr(), rows.stride(0), columns, out.data_ptr()),
             )
         else:
+            found = shares(count, rows.element_size())
+            assert found is not None
             numbers = (np.int32(count), np.int32(low), np.int32(high))
-            _bisection(str(rows.dtype))(
-                (-(-columns // LANES),),
-                (LANES, SLICES),
+            _bisection(str(rows.dtype), *found)(
+                (-(-columns * found[0] // BISECTING_THREADS),),
+                (BISECTING_THREADS,),
                 (rows.data_ptr(), rows.stride(0), columns, *numbers, out.data_ptr()),
-                shared_mem=_shared_bytes(rows),
             )
     return out

@@ -263,7 +263,8 @@ class NetworkTask:
             labels = choose(losses)
             place = torch.from_numpy(labels).to(centres.device)
             chosen = first[place, torch.arange(len(place), device=centres.device)]
-            self._dual(head, centres[place], block, self.training, chosen, updates[block.start : block.stop])
+            begun = centres[:, head.size :][place]
+            self._dual(head, begun, block, self.training, chosen, updates[block.start : block.stop])
             all_losses.append(losses)
             all_labels.append(labels)
         return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
@@ -283,7 +284,8 @@ class NetworkTask:
             return slopes(own, block.features, targets).detach()
         if self._head is not None and self._in_dual(block, training):
             first = self._head.own_first(own, block.features)
-            return self._dual(self._head, own, block, training, first, torch.empty_like(own))
+            begun = own[:, self._head.size :]
+            return self._dual(self._head, begun, block, training, first, torch.empty_like(own))
         samples = block.features.shape[1]
         batch = min(training.batch or samples, samples)
         moved, speed = own, torch.zeros_like(own)
@@ -311,16 +313,18 @@ class NetworkTask:
         return training is not None and samples < width and not 0 < training.batch < samples
 
     def _dual(
-        self, head: Head, own: Tensor, block: Block, training: LocalTraining, first: Tensor, out: Tensor
+        self, head: Head, begun: Tensor, block: Block, training: LocalTraining, first: Tensor, out: Tensor
     ) -> Tensor:
-        """(c, dim): how far full-batch training takes the (c, dim) models, from the (c, n, h) pre-activations on."""
+        """(c, dim): how far full-batch training takes a model for each client.
+
+        begun: (c, dim − size), its later layers. first: (c, n, h), its pre-activations.
+        """
 
         def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
             return self.loss(head.rest(rest, leaning, alone=True), targets).mean()
 
         slopes = vmap(grad(risk, argnums=(0, 1)))
         targets, gram = _targets(block), self._gram(head, block)
-        begun = own[:, head.size :]
         rest, leaning, total = begun, first, torch.zeros_like(first)
         speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
         for step in range(training.steps):
