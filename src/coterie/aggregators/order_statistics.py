@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from coterie.aggregators import cuda
 from coterie.arrays import Array, Ints, as_numpy, available_cores, compiled, like, namespace
 
+SORTED = 1 << 26
+"""Values that are sorted at once, on a device without a kernel for so many rows: sorting takes several times their
+memory."""
 LANES = 256
 NETWORK_ROWS = 2048
 """Up to this many rows the network wins; beyond, each column is sorted by itself."""
@@ -230,6 +233,13 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
         return like(_on_cpu(native(rows), low, high), rows)
     if is_torch_array(rows) and cuda.serves(rows):
         return cuda.mean_between_ranks(rows, low, high)
+    width = max(1, SORTED // rows.shape[0])
+    parts = [_by_sorting(rows[:, i : i + width], low, high) for i in range(0, rows.shape[1], width)]
+    return parts[0] if len(parts) == 1 else xp.concat(parts)
+
+
+def _by_sorting(rows: Array, low: int, high: int) -> Array:
+    xp = namespace(rows)
     ranked = xp.sort(rows, axis=0)[low:high, :]  # NaN sorts last
     first = xp.astype(ranked[0, :], xp.float64)
     result = xp.astype(first + xp.mean(xp.astype(ranked, xp.float64) - first, axis=0), rows.dtype)
