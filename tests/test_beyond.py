@@ -40,6 +40,7 @@ def test_every_attack_meets_every_cell() -> None:
     assert len(grids["paper"].configs) == len(grids["honest"].configs) == 20
     assert len(grids["attacked"].configs) == 20 * len(ATTACKS)
     assert grids["attacked"].trials == 5
+    assert (len(grids["hardest"].configs), grids["hardest"].trials) == (40, 50)
     assert {config.problem.byzantine for config in grids["honest"].configs} == {0.0}  # type: ignore[union-attr]
     assert all(config.algorithm.clusters == "auto" for config in grids["unknown"].configs)
     assert len(questions(2, quick=True)["paper"].configs) == 6

@@ -15,6 +15,7 @@ from coterie.tasks import (
     linear_regression,
     logistic_regression,
     mean_estimation,
+    quadratic,
     softmax_regression,
 )
 from coterie.tasks.linear_model import float32_inverse, least_squares
@@ -180,6 +181,27 @@ def test_logistic_and_softmax_agree_with_scikit_learn(rng: np.random.Generator) 
     binary = (y > 0).astype(float)
     logistic = logistic_regression(Clients(x, binary, np.array([n]))).minimisers(ridge)[0]
     np.testing.assert_allclose(logistic, peer.fit(x, binary).coef_[0], atol=2e-4)
+
+
+@pytest.mark.parametrize("form", ["mean", "gram"])
+def test_a_block_of_clients_at_a_time_gives_the_same_bits(
+    form: str, ragged: Clients, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = mean_estimation(ragged) if form == "mean" else linear_regression(ragged, "gram")
+    centres = rng.standard_normal((3, task.dim))
+    whole = task.respond(centres, lambda losses: losses.argmin(axis=1))
+    monkeypatch.setattr(quadratic, "BLOCK", 7 * task.dim)  # two clients
+    pieces = task.respond(centres, lambda losses: losses.argmin(axis=1))
+    for one, other in zip(whole, pieces, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_clients_with_one_sample_are_their_own_means(rng: np.random.Generator) -> None:
+    features = rng.standard_normal((5, 3)).astype(np.float32)
+    task = mean_estimation(Clients(features, None, np.ones(5, dtype=np.int64)))
+    centres = rng.standard_normal((2, 3)).astype(np.float32)
+    np.testing.assert_allclose(task.losses(centres), ((centres - features[:, None]) ** 2).sum(axis=2), rtol=1e-6)
+    assert np.array_equal(task.minimisers(), features)
 
 
 def test_a_float32_mean_of_many_samples_far_from_zero() -> None:

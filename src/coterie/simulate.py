@@ -109,7 +109,8 @@ class SimulatedNetwork:
         forged = self.attack(view)
         liars = np.flatnonzero(self.byzantine)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
-            labels, updates = labels.copy(), namespace(updates).asarray(updates, copy=True)
+            # gradients are made for this question alone; what else is asked for, a task may keep
+            labels, updates = labels.copy(), namespace(updates).asarray(updates, copy=asked != "gradient")
             labels[liars], updates[liars] = forged.labels, forged.updates
             return Replies(clients, rounds, labels, updates)
         # malformed on purpose: message by message, as from a network

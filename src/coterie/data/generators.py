@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +89,14 @@ class Layout(NamedTuple):
     labels: Ints  # (m,), -1 for a Byzantine client
     sizes: Ints  # (m,)
     centres: Floats  # (k, d), norm 1
-    own: Floats  # (m, d): the parameter behind each client's data, of norm 3 for a Byzantine one
+    lies: Floats  # (liars, d), norm 3
+
+    def parameters(self) -> Iterator[tuple[slice, Floats]]:
+        """Client by client: where its samples go, and the (d,) parameter behind them; a Byzantine one has its own."""
+        ends = np.cumsum(self.sizes)
+        liars = np.cumsum(self.labels < 0) - 1
+        for label, size, end, liar in zip(self.labels, self.sizes, ends, liars, strict=True):
+            yield slice(int(end - size), int(end)), self.lies[liar] if label < 0 else self.centres[label]
 
 
 def draw_layout(
@@ -107,10 +114,7 @@ def draw_layout(
     labels = draw_labels(clients, clusters, byzantine, shares)
     sizes = draw_sizes(clients, samples, rng)
     centres = unit_bernoulli(clusters, dim, rng)
-    own = np.empty((clients, dim))
-    own[labels >= 0] = centres[labels[labels >= 0]]
-    own[labels < 0] = 3.0 * unit_bernoulli(int((labels < 0).sum()), dim, rng)
-    return Layout(labels, sizes, centres, own)
+    return Layout(labels, sizes, centres, 3.0 * unit_bernoulli(int((labels < 0).sum()), dim, rng))
 
 
 def mixed_regression(
@@ -138,9 +142,7 @@ def mixed_regression(
     total = int(layout.sizes.sum())
     features = rng.standard_normal((total, dim), dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
     targets = scale * rng.standard_normal(total)
-    offsets = np.concatenate([[0], np.cumsum(layout.sizes)])
-    for client, parameter in enumerate(layout.own):
-        rows = slice(offsets[client], offsets[client + 1])
+    for rows, parameter in layout.parameters():
         targets[rows] += features[rows] @ parameter
     return Federation(
         Clients(features.astype(dtype, copy=False), targets.astype(dtype), layout.sizes),
@@ -163,8 +165,7 @@ def gaussian_means(
     """Mean estimation (Section 3): z ~ N(θ*_j, σ² I_d), parameters as in `mixed_regression`."""
     scale = _noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
-    means = np.repeat(layout.own, layout.sizes, axis=0)
-    return _means(means + scale * rng.standard_normal(means.shape), layout, dtype)
+    return _means(lambda mean, size: mean + scale * rng.standard_normal((size, dim)), layout, dtype)
 
 
 def poisson_means(
@@ -183,12 +184,15 @@ def poisson_means(
     The local means are not sub-Gaussian, which the analysis of Three-Stage needs.
     """
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
-    return _means(rng.poisson(np.repeat(layout.own, layout.sizes, axis=0)), layout, dtype)
+    return _means(lambda mean, size: rng.poisson(mean, (size, dim)), layout, dtype)
 
 
-def _means(samples: NDArray[Any], layout: Layout, dtype: DTypeLike) -> Federation:
-    clients = Clients(samples.astype(dtype), None, layout.sizes)
-    return Federation(clients, Truth(layout.centres.astype(dtype), layout.labels))
+def _means(draw: Callable[[Floats, int], NDArray[Any]], layout: Layout, dtype: DTypeLike) -> Federation:
+    """Client by client, so that nothing of the size of all samples is needed beside them."""
+    samples = np.empty((int(layout.sizes.sum()), layout.centres.shape[1]), dtype=dtype)
+    for rows, mean in layout.parameters():
+        samples[rows] = draw(mean, rows.stop - rows.start)
+    return Federation(Clients(samples, None, layout.sizes), Truth(layout.centres.astype(dtype), layout.labels))
 
 
 def _noise_scale(variance: float) -> float:

@@ -21,13 +21,16 @@ RULES = ("brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-filter")
 WIDTHS = (20, 50, 100, 200, 500, 1000, 2000, 5000)
 STRONGEST = ("constant", "trimmed mean", "ALIE, worst", "disguised, worst", "Min-Max", "Min-Sum", "mimic")
 """The attacks that the dimension is measured under: of each rule and dimension the worst of them counts."""
+HARDEST = ("disguised, worst", "cross-mimic")
+"""The attacks that hurt the recommended method most."""
 ALONE = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
 def questions(trials: int, quick: bool = False) -> dict[str, Grid]:
     """paper: the paper's grid and attack. honest: nobody lies. attacked: every attack of the arena, a tenth of the
-    trials. uneven: unequal clusters, unequal clients, counts. unknown: k is to be found, with liars who pose as a
-    cluster or do not. dimension: one cluster, from 20 to 5,000 dimensions.
+    trials. hardest: all trials of the attacks that hurt most there. uneven: unequal clusters, unequal clients, counts.
+    unknown: k is to be found, with liars who pose as a cluster or do not. dimension: one cluster, from 20 to 5,000
+    dimensions.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the last.
     """
@@ -45,6 +48,7 @@ def questions(trials: int, quick: bool = False) -> dict[str, Grid]:
         "paper": grid(trials, {}, settings),
         "honest": grid(trials, {"byzantine": 0.0}, settings),
         "attacked": grid(max(2, trials // 10), {}, each),
+        "hardest": grid(trials, {}, [{**cell, "attack": ATTACKS[name]} for cell in settings for name in HARDEST]),
         "uneven": grid(trials, {}, [{"problem": problem} for problem in UNEVEN.values()]),
         "unknown": grid(
             few,
@@ -70,6 +74,7 @@ def beyond_report(found: Mapping[str, Sequence[Row]]) -> str:
         "paper": _cells,
         "honest": _cells,
         "attacked": _attacked,
+        "hardest": _attacked,
         "uneven": _uneven,
         "unknown": _unknown,
         "dimension": _dimension,

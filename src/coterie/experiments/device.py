@@ -101,7 +101,7 @@ def draw(config: Config, trials: Sequence[int], device: str) -> Draws:
         truth = Truth(layout.centres.astype(np.float32), layout.labels)
         truths.append(truth)
         starts.append(tables.start(config, d, truth, stream(seed, trial, "start")))
-        parameters.append(layout.own.astype(np.float32))
+        parameters.append(np.stack([own for _, own in layout.parameters()]).astype(np.float32))
     own = torch.from_numpy(np.stack(parameters)).to(device)
     targets.mul_(math.sqrt(problem.noise_variance)).add_((features @ own[..., None])[..., 0])
     lie = PAPER if config.attack.scale == "auto" else config.attack.scale

@@ -14,6 +14,9 @@ from coterie.data import Clients
 from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
 from coterie.tasks.task import Choice, Response
 
+BLOCK = 1 << 22
+"""Numbers that the offsets of a block of clients may have."""
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -49,24 +52,33 @@ class Quadratic:
         owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
         return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
 
-    def _steepen(self, offsets: Array) -> Array:
-        """(m, r, d) -> (m, r, d): each client's offsets times its G_i."""
-        return offsets if self.grams is None else offsets @ self.grams
+    def _steepen(self, offsets: Array, some: slice) -> Array:
+        """(c, r, d) -> (c, r, d): the offsets of some clients times their G_i."""
+        return offsets if self.grams is None else offsets @ self.grams[some]
 
     def losses(self, centres: Array) -> Array:
         return self.respond(centres, _first).losses
 
     def respond(self, centres: Array, choose: Choice) -> Response:
+        """A block of clients at a time: k·d numbers for each of all of them may be too many."""
         xp = namespace(centres)
-        offsets = centres[None, :, :] - self.minima[:, None, :]
-        steep = self._steepen(offsets)
-        losses = self.floors[:, None] + xp.sum(offsets * steep, axis=2)
-        labels = choose(losses)
-        return Response(losses, labels, 2.0 * steep[np.arange(len(labels)), labels])
+        updates = xp.empty(self.minima.shape, dtype=centres.dtype, device=centres.device)
+        together = max(1, BLOCK // (centres.shape[0] * self.dim))
+        all_losses, all_labels = [], []
+        for start in range(0, self.clients.count, together):
+            some = slice(start, start + together)
+            offsets = centres[None, :, :] - self.minima[some, None, :]
+            steep = self._steepen(offsets, some)
+            losses = self.floors[some, None] + xp.sum(offsets * steep, axis=2)
+            labels = choose(losses)
+            updates[some] = 2.0 * steep[np.arange(len(labels)), labels]
+            all_losses.append(losses)
+            all_labels.append(labels)
+        return Response(xp.concat(all_losses), np.concatenate(all_labels), updates)
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
         offsets = (centres[labels] - self.minima)[:, None, :]
-        return 2.0 * self._steepen(offsets)[:, 0, :]
+        return 2.0 * self._steepen(offsets, slice(None))[:, 0, :]
 
     def minimisers(self, ridge: float = 0.0) -> Array:
         if ridge == 0:
@@ -95,6 +107,8 @@ def _first(losses: Array) -> Ints:
 def mean_estimation(clients: Clients) -> Quadratic:
     """Mean estimation with the square loss f(θ; z) = ‖θ − z‖² (Section 3); the minimiser is the sample mean."""
     xp = namespace(clients.features)
+    if (clients.sizes == 1).all():
+        return Quadratic(clients, clients.features, 0 * clients.features[:, 0], None, mean_estimation)
     means, spreads = [], []
     for block in clients.blocks():
         # float64: a float32 sum of many samples far from 0 loses its digits

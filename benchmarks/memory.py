@@ -1,0 +1,121 @@
+"""How much memory a simulation takes, each case in a process of its own; a file larger than the machine's memory, too.
+
+What counts is memory of the process itself. Pages of a mapped file are the system's, which takes them back as it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cpu import processor
+from coterie.aggregators import median
+from coterie.algorithms import ClusteredDescent
+from coterie.attacks import Attack, paper
+from coterie.data import gaussian_means, mixed_regression
+from coterie.initialise import bernoulli
+from coterie.server import Server
+from coterie.simulate import SimulatedNetwork
+from coterie.tasks import linear_regression, mean_estimation
+
+ROUNDS = 3
+CASES: dict[str, dict[str, Any]] = {
+    "regression, the paper's largest cell": {"clients": 600, "samples": 100, "dim": 500, "clusters": 15},
+    "regression, ten times its clients": {"clients": 6_000, "samples": 100, "dim": 500, "clusters": 15},
+    "regression, 100,000 clients": {"clients": 100_000, "samples": 50, "dim": 50, "clusters": 10},
+    "means, 10,000,000 dimensions": {"clients": 100, "samples": 1, "dim": 10_000_000, "clusters": 2},
+    "median of a mapped file, 100 x 70,000,000": {"file": (100, 70_000_000)},
+}
+
+
+def measure(name: str, file: str) -> dict[str, Any]:
+    """Draw the data, play some rounds of Algorithm 1 with the median, and look at the peak of this process.
+
+    The file is for the case that has one: a memory-mapped array, sparse on disk, larger than what may be held.
+    """
+    case = CASES[name]
+    work = _of_a_file if "file" in case else _of_rounds
+    small = {"file": (100, 1000)} if "file" in case else {**case, "clients": 2 * case["clusters"], "dim": 8}
+    work(file, **small)  # imports and compiles
+    with Peak() as peak:
+        data, seconds = work(file, **case)
+    return {
+        "what": name,
+        "data GiB": data / 2**30,
+        "peak GiB": peak.most / 2**30,
+        "peak / data": peak.most / data,
+        "s": seconds,
+    }
+
+
+class Peak:
+    """The most memory of this process's own while it holds, beyond what it had before, seen every few milliseconds."""
+
+    def __enter__(self) -> Peak:
+        self.before, self.most, self.over = _own(), 0, threading.Event()
+        self.watch = threading.Thread(target=self._look)
+        self.watch.start()
+        return self
+
+    def _look(self) -> None:
+        while not self.over.wait(0.005):
+            self.most = max(self.most, _own() - self.before)
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.watch.join()
+
+
+def _own() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+
+def _of_rounds(_: str, **shape: int) -> tuple[int, float]:
+    rng = np.random.default_rng(0)
+    means = shape["samples"] == 1
+    draw: Callable[..., Any] = gaussian_means if means else mixed_regression
+    began = time.perf_counter()
+    drawn = draw(rng, byzantine=0.05, **shape)
+    task = (mean_estimation if means else linear_regression)(drawn.clients)
+    network = SimulatedNetwork(task, drawn.truth.byzantine, Attack(paper), rng)
+    algorithm = ClusteredDescent(Server(median, audit=False), rounds=ROUNDS, size=0.01)
+    state = algorithm.init(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
+    for _round in range(ROUNDS):
+        state, _exchange = algorithm.step(state, network, rng)
+    return drawn.clients.features.nbytes, time.perf_counter() - began
+
+
+def _of_a_file(path: str, file: tuple[int, int]) -> tuple[int, float]:
+    rows = np.memmap(path, dtype=np.float32, mode="w+", shape=file)
+    rows[:, :: max(1, file[1] // 100)] = np.arange(file[0], dtype=np.float32)[:, None]
+    rows.flush()
+    began = time.perf_counter()
+    found = median(rows)
+    assert found[0] == (file[0] - 1) / 2
+    return rows.nbytes, time.perf_counter() - began
+
+
+def run() -> tuple[str, list[dict[str, Any]]]:
+    """All cases."""
+    rows = []
+    with tempfile.NamedTemporaryFile() as file:
+        for name in CASES:
+            command = [sys.executable, "-m", "benchmarks.memory", name, file.name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
+            rows.append(json.loads(done.stdout))
+    return f"{processor()}, float32, {ROUNDS} rounds with the data's making", rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], sys.argv[2])))
