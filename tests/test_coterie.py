@@ -6,17 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from coterie.aggregators import mean
 from coterie.algorithms import ClusteredDescent
 from coterie.algorithms.descent import ask_weights, standard_errors
 from coterie.attacks import Attack, constant
 from coterie.data import mixed_regression
-from coterie.experiments import read_config, run_trial
+from coterie.experiments import read_config, run_trial, tables
 from coterie.experiments.arena import ATTACKS
+from coterie.experiments.trial import draw_trial
 from coterie.intake import Accepted
 from coterie.server import Server
-from coterie.simulate import SimulatedNetwork
+from coterie.simulate import SimulatedNetwork, assign
 from coterie.tasks import linear_regression
 
 SMALL = ["problem.clusters=3", "problem.clients=90", "problem.dim=20", "run.methods=['coterie']"]
@@ -122,3 +124,25 @@ def test_on_own_data_the_number_of_clusters_is_told(tmp_path: Path) -> None:
 def test_one_sample_per_client_is_too_few_to_find_k() -> None:
     with pytest.raises(ValueError, match=r"algorithm.clusters: auto needs at least 2 samples"):
         read_config(None, ["problem.samples=1", "algorithm.clusters=auto"])
+
+
+@pytest.mark.parametrize(("dim", "trial"), [(200, 4), (100, 3)])
+def test_liars_whom_one_direction_gives_away_get_no_centre(dim: int, trial: int) -> None:
+    """Thirty of them stand together beside fifteen clusters of 38, off the directions in which those differ.
+
+    A second look along these directions alone sees them in the middle of all; in these draws it gave them a centre.
+    """
+    config = read_config(None, [
+        "problem.clusters=15", "problem.clients=600", f"problem.dim={dim}", "attack.kind=disguised",
+        "attack.target=smallest", "attack.scale=worst",
+    ])  # fmt: skip
+    draw = draw_trial(config, trial)
+    assert draw.truth is not None
+    algorithm = tables.algorithm("coterie", config, draw.task, draw.truth, draw.stream("buckets"), False)
+    liars = tables.attack(config.attack)
+    rule = tables.rule("coterie", config, draw.task.clients.count, draw.stream("adversary's buckets"))
+    network = SimulatedNetwork(draw.task, draw.truth.byzantine, liars, draw.stream("attack"), rule)
+    found = algorithm.init(network, draw.start, draw.stream("server")).centres
+    honest = ~draw.truth.byzantine
+    chosen = assign(draw.task.losses(found))[honest]
+    assert adjusted_rand_score(draw.truth.labels[honest], chosen) == 1.0

@@ -16,8 +16,8 @@ from coterie.arrays import Array, Floats, Ints, as_numpy, like
 from coterie.initialise.robust import narrowed
 from coterie.intake import Replies, admit
 
-Find = Callable[[Floats, int, float, Generator, bool], Floats]
-"""From one point per client, k, the Byzantine share and thrift to (k, d) centres; see `initialise`."""
+Find = Callable[[Floats, int, float, Generator, bool, bool], Floats]
+"""From one point per client, k, the Byzantine share, thrift and forgiveness to (k, d) centres; see `initialise`."""
 STRAYS = 2
 """Honest clients who may join a cluster of liars by chance."""
 HALF = (0, 1)
@@ -59,19 +59,34 @@ class RobustStart:
     def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
         """(k, d) centres of the kind and dtype of `example` (…, d).
 
-        Two ways to leave points out give two candidates, and the clients' losses decide between them.
+        Two ways to leave points out give two candidates, and the clients' losses decide between them. If the better one
+        has a cluster no larger than the liars may be, it may be theirs, and two true ones share a centre; then there
+        are two candidates more, from points that once left out stay out, if they have clearly smaller losses.
         """
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
         points = self._points(network, example, clusters)
         candidates = self._candidates(points, clusters, rng)
-        losses, _ = _judge(network, candidates, example)
-        best = candidates[int(np.argmin([_location(losses[:, i], self.byzantine) for i in range(len(candidates))]))]
+        losses, smallest = _judge(network, candidates, example)
+        least = self._least(losses)
+        best = candidates[least]
+        if clusters > 1 and self.byzantine > 0 and smallest[least] <= self.byzantine * len(points.places) + STRAYS:
+            others = self._candidates(points, clusters, rng, forgiving=False)
+            losses, _ = _judge(network, [best, *others], example)
+            other = self._least(losses[:, 1:])
+            gain = losses[:, 0] - losses[:, 1 + other]
+            if _location(gain, self.byzantine) > _standard_error(gain, self.byzantine):
+                best = others[other]
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return like(best, example)
 
-    def _candidates(self, points: Points, clusters: int, rng: Generator) -> list[Floats]:
-        found = [self.find(points.places, clusters, self.byzantine, rng, thrifty) for thrifty in (True, False)]
+    def _least(self, losses: Floats) -> int:
+        """Which column has the least trimmed mean."""
+        return int(np.argmin([_location(column, self.byzantine) for column in losses.T]))
+
+    def _candidates(self, points: Points, clusters: int, rng: Generator, forgiving: bool = True) -> list[Floats]:
+        settings = clusters, self.byzantine, rng
+        found = [self.find(points.places, *settings, thrifty, forgiving) for thrifty in (True, False)]
         return [points.back(centres) for centres in found]
 
     def _points(self, network: Network, example: Array, least: int, part: tuple[int, int] | None = None) -> Points:

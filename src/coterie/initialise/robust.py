@@ -54,6 +54,7 @@ def spectral(
     byzantine: float,
     rng: Generator,
     thrifty: bool = True,
+    forgiving: bool = True,
     cluster: Clustering | None = None,
 ) -> Floats:
     """(k, d) centres from the clients' sketches (m, d), by trimmed clustering along their leading directions.
@@ -61,20 +62,26 @@ def spectral(
     A sketch is the client's optimum plus noise of the same size in every direction, such as −∇F_i(0)/2 for the square
     loss on isotropic features. One sketch says little where d is large; the k directions in which the clusters differ
     stand out of all m of them together, and along these the noise is that of k numbers, not of d.
-    thrifty: see `plausible`. cluster: another way to cluster, see `balls`.
+    The first of two passes looks along twice as many; the directions of the second are those of the points that the
+    first has kept. thrifty: see `plausible`. forgiving: the second pass looks at all points again. So a cluster that
+    the first left out in place of liars comes back; but so do liars whom only a direction gave away that is gone.
+    cluster: another way to cluster, see `balls`.
     """
     points, byzantine = plausible(points, byzantine, thrifty, clusters)
     kept = np.ones(len(points), dtype=np.bool_)
     for directions in (2 * clusters, clusters):
         middle = points[kept].mean(axis=0)
         axes = np.linalg.svd(points[kept] - middle, full_matrices=False)[2][:directions]
-        found = (cluster or trimmed_clusters)((points - middle) @ axes.T, clusters, byzantine, rng)
+        seen = points if forgiving or kept.sum() < clusters else points[kept]
+        found = (cluster or trimmed_clusters)((seen - middle) @ axes.T, clusters, byzantine, rng)
         kept = found.kept
     centres: Floats = middle + found.centres @ axes
     return centres
 
 
-def balls(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True) -> Floats:
+def balls(
+    points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True, forgiving: bool = True
+) -> Floats:
     """(k, d) centres from the clients' sketches, like `spectral`, with the densest balls as seeds instead of chance.
 
     Nothing in it is random. A cluster is found if no other one is so much denser that a ball of half the average size
@@ -82,13 +89,16 @@ def balls(points: Floats, clusters: int, byzantine: float, rng: Generator, thrif
     Reference: Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024, whose
     initialisation searches all sizes of all balls; here the size is given, and the cost is that of the distances.
     """
-    return spectral(points, clusters, byzantine, rng, thrifty, densest_balls)
+    return spectral(points, clusters, byzantine, rng, thrifty, forgiving, densest_balls)
 
 
-def erm(points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True) -> Floats:
+def erm(
+    points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True, forgiving: bool = True
+) -> Floats:
     """(k, d) centres from the clients' own (m, d) minimisers, by trimmed clustering in all d directions.
 
-    Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge.
+    Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge. forgiving: of no matter
+    here, since there is one pass.
     """
     points, byzantine = plausible(points, byzantine, thrifty, clusters)
     return trimmed_clusters(points, clusters, byzantine, rng).centres
