@@ -1,13 +1,8 @@
 """Any `torch.nn.Module` as a task (`coterie[torch]`): centres are its parameters, one flat vector for each cluster.
 
 All clients of a block are computed together by `torch.func`: their losses under one centre are one forward pass, their
-gradients one vectorised pass with a model for each client, in pieces that fit into memory.
-
-**The dual form.** Where a module begins with a linear layer W and a client has fewer samples than features, steps of
-full-batch SGD never leave the span of its samples: W_t = W_0 − A_tᵀ X, with A_t the summed slopes of the loss by the
-pre-activations Z_t = X W_tᵀ. So Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs the n × n products of the samples, computed
-once for all rounds, in place of two passes over the features; W itself is formed once, at the end. The same
-numbers up to rounding, and several times less arithmetic.
+gradients one vectorised pass with a model for each client, in pieces that fit into memory. Full-batch training of a
+module that begins with a linear layer runs in dual form (`coterie.tasks.dual`).
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +22,10 @@ from torch.func import functional_call, grad, vmap
 from coterie.arrays import Floats, Ints, as_numpy
 from coterie.data import Clients
 from coterie.data.clients import Block
+from coterie.tasks.dual import Head, Layout, LocalTraining, Losses, layout_of, trained
 from coterie.tasks.task import Choice, Response
+
+__all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
 
 PIECE_BYTES = 1 << 28
 """What a piece of a block may take on a CPU: samples, activations, and some copies of a model for each client."""
@@ -36,38 +34,6 @@ CUDA_SHARE = 16
 MODEL_COPIES = 4
 ACTIVATIONS = 4
 """How many times the memory of its samples a pass over them takes, roughly."""
-
-Losses = Callable[[Tensor, Tensor], Tensor]
-"""(outputs (n, …), targets (n,)) -> (n,): the loss of every sample, such as cross_entropy with reduction="none"."""
-
-
-class LocalTraining(NamedTuple):
-    """τ steps of SGD that a client makes on its own samples; its update is the difference of the parameters.
-
-    batch: samples of a step, in turn; 0: all of them. With `steps` steps of size `step` the server's own step is 1.
-    Reference: Ghosh et al., An efficient framework for clustered federated learning, 2020, model averaging.
-    """
-
-    steps: int = 10
-    step: float = 0.1
-    batch: int = 0
-    momentum: float = 0.0
-
-
-class Layout(NamedTuple):
-    """Where the parameters of a module stand in a flat vector."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-
-    @property
-    def dim(self) -> int:
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """(dim,) -> the parameters by name, as views."""
-        pieces = torch.split(vector, [math.prod(shape) for shape in self.shapes])
-        return {name: piece.view(shape) for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)}
 
 
 def module(
@@ -98,12 +64,7 @@ def module(
     parameters = dict(model.named_parameters())
     if not parameters:
         raise ValueError("module: has no parameters")
-    return lambda clients: NetworkTask(clients, model, loss, _layout(model), shape, training)
-
-
-def _layout(model: nn.Module) -> Layout:
-    parameters = dict(model.named_parameters())
-    return Layout(tuple(parameters), tuple(parameter.shape for parameter in parameters.values()))
+    return lambda clients: NetworkTask(clients, model, loss, layout_of(model), shape, training)
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
@@ -264,7 +225,17 @@ class NetworkTask:
             place = torch.from_numpy(labels).to(centres.device)
             chosen = first[place, torch.arange(len(place), device=centres.device)]
             begun = centres[:, head.size :][place]
-            self._dual(head, begun, block, self.training, chosen, updates[block.start : block.stop])
+            trained(
+                head,
+                begun,
+                block.features,
+                _targets(block),
+                self._gram(head, block),
+                self.training,
+                chosen,
+                self.loss,
+                updates[block.start : block.stop],
+            )
             all_losses.append(losses)
             all_labels.append(labels)
         return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
@@ -285,7 +256,10 @@ class NetworkTask:
         if self._head is not None and self._in_dual(block, training):
             first = self._head.own_first(own, block.features)
             begun = own[:, self._head.size :]
-            return self._dual(self._head, begun, block, training, first, torch.empty_like(own))
+            gram = self._gram(self._head, block)
+            return trained(
+                self._head, begun, block.features, targets, gram, training, first, self.loss, torch.empty_like(own)
+            )
         samples = block.features.shape[1]
         batch = min(training.batch or samples, samples)
         moved, speed = own, torch.zeros_like(own)
@@ -306,42 +280,11 @@ class NetworkTask:
         rest = nn.Sequential(*list(self.model)[1:])
         if not any(True for _ in rest.parameters()):
             return None
-        return Head(self.model[0].out_features, self.clients.dim, self.model[0].bias is not None, rest, _layout(rest))
+        return Head(self.model[0].out_features, self.clients.dim, self.model[0].bias is not None, rest, layout_of(rest))
 
     def _in_dual(self, block: Block, training: LocalTraining | None) -> bool:
         samples, width = block.features.shape[1:]
         return training is not None and samples < width and not 0 < training.batch < samples
-
-    def _dual(
-        self, head: Head, begun: Tensor, block: Block, training: LocalTraining, first: Tensor, out: Tensor
-    ) -> Tensor:
-        """(c, dim): how far full-batch training takes a model for each client.
-
-        begun: (c, dim − size), its later layers. first: (c, n, h), its pre-activations.
-        """
-
-        def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
-            return self.loss(head.rest(rest, leaning, alone=True), targets).mean()
-
-        slopes = vmap(grad(risk, argnums=(0, 1)))
-        targets, gram = _targets(block), self._gram(head, block)
-        rest, leaning, total = begun, first, torch.zeros_like(first)
-        speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
-        for step in range(training.steps):
-            found = [slope.detach() for slope in slopes(rest, leaning, targets)]
-            if training.momentum:
-                found = [slope.add_(speed, alpha=training.momentum) for slope, speed in zip(found, speeds, strict=True)]
-                speeds = found[0], found[1]
-            rest = rest - training.step * found[0]
-            total += found[1]
-            if step + 1 < training.steps:
-                leaning = torch.baddbmm(leaning, gram, found[1], alpha=-training.step)
-        total *= training.step
-        weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
-        torch.bmm(total.mT, block.features, out=weights)
-        out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
-        out[:, head.size :] = begun - rest
-        return out
 
     def _gram(self, head: Head, block: Block) -> Tensor:
         """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
@@ -375,45 +318,6 @@ def _room(device: torch.device) -> int:
     if device.type != "cuda":
         return PIECE_BYTES
     return max(PIECE_BYTES, torch.cuda.mem_get_info(device)[1] // CUDA_SHARE)  # of all: the same pieces in every round
-
-
-class Head(NamedTuple):
-    """A module that begins with a linear layer of `width` outputs: that layer, and the rest."""
-
-    width: int
-    inputs: int
-    bias: bool
-    module: nn.Module
-    layout: Layout
-
-    @property
-    def size(self) -> int:
-        """The parameters of the first layer; they come first in a centre."""
-        return self.width * (self.inputs + self.bias)
-
-    def _layer(self, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """(c, dim) -> weights (c, width, inputs) and biases (c, 1, width)."""
-        weights = centres[:, : self.width * self.inputs].reshape(-1, self.width, self.inputs)
-        biases = centres[:, self.width * self.inputs : self.size]
-        return weights, biases.reshape(-1, 1, self.width) if self.bias else weights[:, :1, :0].sum(-1, keepdim=True)
-
-    def first(self, centres: Tensor, features: Tensor) -> Tensor:
-        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product."""
-        weights, biases = self._layer(centres)
-        clients, samples, _ = features.shape
-        found = features.reshape(-1, self.inputs) @ weights.reshape(-1, self.inputs).mT
-        return found.reshape(clients, samples, len(centres), self.width).permute(2, 0, 1, 3) + biases[:, None]
-
-    def own_first(self, own: Tensor, features: Tensor) -> Tensor:
-        """(c, dim), (c, n, inputs) -> (c, n, width): every client under a model of its own."""
-        weights, biases = self._layer(own)
-        return features @ weights.mT + biases
-
-    def rest(self, centre: Tensor, leaning: Tensor, alone: bool = False) -> Tensor:
-        """What the later layers make of (n, width) pre-activations; alone: `centre` has only their parameters."""
-        parameters = self.layout.unflatten(centre if alone else centre[self.size :])
-        found: Tensor = functional_call(self.module, parameters, (leaning,))
-        return found
 
 
 def _targets(block: Block) -> Any:
