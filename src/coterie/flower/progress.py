@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -102,7 +103,8 @@ class Notes:
         self.now = progress
         if self.folder is None or not (urgent or time.monotonic() - self.written >= EVERY):
             return
-        write_atomically(self.folder / PROGRESS, json.dumps(progress._asdict()).encode())
+        with contextlib.suppress(OSError):  # a view is not worth a run; the state beside it is
+            write_atomically(self.folder / PROGRESS, json.dumps(progress._asdict()).encode())
         self.written = time.monotonic()
 
     def heard(self, replies: int, asked: int, waiting: bool = False) -> None:

@@ -65,6 +65,7 @@ class ClusteredStrategy(Strategy):
         """Play to the end; initial_arrays: the first (k, d) centres as `centres`. The rounds are the algorithm's."""
         start = initial_arrays["centres"].numpy()
         notes = Notes(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
+        notes(notes.now)  # in place of what another run may have left
         self._wait(grid, notes)
         saved = None if self.checkpoint is None else self.checkpoint.load()
         members = Members(self.places, () if saved is None else saved.nodes)
