@@ -259,6 +259,9 @@ def test_what_a_kit_cannot_be_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=named):
             prepare(tmp_path / "kit", config, **{"sites": ["a"], "host": "h", **options})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a server cannot begin with 'warm'"):
+        prepare(tmp_path / "kit", read_config(None, ["algorithm.init=warm"]), ["a"], host="h")
+    assert not (tmp_path / "kit").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ValueError, match="not an empty folder"):

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.experiments.config import Config, as_toml
+from coterie.experiments.config import ROBUST_STARTS, Config, as_toml
 from coterie.experiments.store import write_atomically
 
 DAYS = 825
@@ -53,6 +53,12 @@ def prepare(
             raise ValueError(f"sites: {name!r} must be letters, digits, - and _ only")
     if not 0 < port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, got {port}")
+    init = config.algorithm.init
+    if init not in (*ROBUST_STARTS, "bernoulli", "gaussian") and not Path(init).is_file():
+        raise ValueError(
+            f"algorithm.init: a server cannot begin with {init!r}; use spectral, balls, erm, bernoulli, "
+            "gaussian or a file of centres"
+        )
     _write_app(place / "app", config, len(sites), method, features, deadline)
     authority = None if insecure else Authority(host)
     server, inside = place / "server", port if host in LOOPBACK else port + 1
