@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.experiments import read_config
-from coterie.flower.kit import prepare
+from coterie.flower.kit import free_port, prepare
 
 SITES, DIM, REPEATS, LIMIT = 6, 1_000, 6, 900.0
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
@@ -27,14 +26,14 @@ def measure(place: Path) -> dict[str, list[float]]:
     """Seconds by loop; everything that is started is ended."""
     config = read_config(None, [f"problem.clients={SITES}", "problem.clusters=2", f"problem.dim={DIM}"])
     sites = [f"site{i}" for i in range(SITES)]
-    prepare(place, config, sites, host="127.0.0.1", port=_free_port())
+    prepare(place, config, sites, host="127.0.0.1", port=free_port())
     shutil.copy(Path(__file__).with_name("timed_app.py"), place / "app" / "federation_app" / "timed.py")
     project = place / "app" / "pyproject.toml"
     project.write_text(project.read_text().replace("federation_app.apps:server", "federation_app.timed:server"))
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(script: str, *words: str) -> None:
-        environment = {**ENVIRONMENT, "RUNTIME_PORT": str(_free_port())}
+        environment = {**ENVIRONMENT, "RUNTIME_PORT": str(free_port())}
         with (place / "log").open("ab") as log:
             command = [str(place / script), *words]
             processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
@@ -53,12 +52,6 @@ def measure(place: Path) -> dict[str, list[float]]:
             process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _wait_for(file: Path) -> Path:
     limit = time.monotonic() + LIMIT
     while not (file.is_file() and (file.name == "ready" or file.stat().st_size)):
@@ -69,7 +62,7 @@ def _wait_for(file: Path) -> Path:
 
 
 def run() -> tuple[str, list[dict[str, Any]]]:
-    """Median and quartiles over the repeats, both loops in turn."""
+    """Median, least and most over the repeats, both loops in turn."""
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder) / "kit")
     rows = [

@@ -13,6 +13,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -73,7 +74,7 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         record = Question("gradient", ROUNDS, start).record()
         for _ in range(ROUNDS - 1):  # the same question by Flower's own loop
             messages = [Message(record, dst_node_id=node, message_type=TYPE) for node in grid.get_node_ids()]
-            plainly.append(_seconds(lambda sent=messages: list(grid.send_and_receive(sent))))  # type: ignore[misc]
+            plainly.append(_seconds(partial(_all_replies, grid, messages)))
 
     with patch.object(FlowerNetwork, "_ask", timed), warnings.catch_warnings(action="ignore"):
         run_simulation(app, client_app(load), clients, backend_config={"client_resources": {"num_cpus": 1}})
@@ -91,6 +92,10 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         "MB sent per round": clients * dim * 4 * (CLUSTERS + 1) / 1e6,
         "server's peak GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
+
+
+def _all_replies(grid: Grid, messages: list[Message]) -> list[Message]:
+    return list(grid.send_and_receive(messages))
 
 
 def _seconds(work: Callable[[], Any]) -> float:

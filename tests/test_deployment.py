@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from safetensors.numpy import load_file
 from coterie.aggregators import median
 from coterie.experiments import read_config, run_trial, tables
 from coterie.flower.checkpoint import Checkpoint
-from coterie.flower.kit import prepare
+from coterie.flower.kit import free_port, prepare
 from coterie.intake import admit
 from coterie.server import Server, take_step
 from coterie.simulate import SimulatedNetwork, stream
@@ -31,12 +30,6 @@ from faulty_app import PLAN
 from test_cli import coterie
 
 ROOT = Path(__file__).parent.parent
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture

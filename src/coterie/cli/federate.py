@@ -80,13 +80,13 @@ def simulate(
     from coterie.experiments.config import Synthetic
 
     try:
-        from coterie.flower.kit import prepare
+        from coterie.flower.kit import free_port, prepare
     except ImportError:
         raise ValueError(FLOWER) from None
     chosen = read_config(file, changes or [])
     if not isinstance(chosen.problem, Synthetic):
         raise ValueError("problem.kind: a rehearsal needs a synthetic problem; real sites have their own data")
-    clients, port = chosen.problem.clients, _free_port()
+    clients, port = chosen.problem.clients, free_port()
     prepare(
         out, chosen, [f"site{i}" for i in range(clients)], host="127.0.0.1", port=port, method=method, insecure=True
     )
@@ -108,8 +108,8 @@ def simulate(
             started.append(subprocess.Popen(serve, stdout=log, stderr=log, env=environment))
             while started[0].poll() is None and not _reachable(port):
                 time.sleep(0.1)
-            streams = {"stdout": lines, "stderr": lines} if shown else {}
-            started.append(subprocess.Popen(run, env=environment, **streams))  # type: ignore[call-overload]
+            output = lines if shown else None
+            started.append(subprocess.Popen(run, env=environment, stdout=output, stderr=output))
             if shown:
                 _look(place / "results", lambda: started[1].poll() is not None)
             code = started[1].wait()
@@ -155,12 +155,6 @@ def _look(folder: Path, ended: Callable[[], bool]) -> None:
             if last or (progress is not None and progress.done):
                 return
             time.sleep(LOOK_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _reachable(port: int) -> bool:

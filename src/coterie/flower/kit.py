@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
+import socket
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,13 @@ def prepare(
             write_atomically(server / "nodes" / f"{name}.pub", public)
     write_atomically(place / "README.md", _readme(sites, host, port, insecure).encode())
     return place / "README.md"
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses at the moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 class Authority:
