@@ -51,6 +51,14 @@ def test_it_finds_how_many_clusters_there_are() -> None:
         assert found["oracle_ratio"] < 1.1
 
 
+def test_a_centre_that_liars_take_does_not_cost_a_true_cluster() -> None:
+    """Twenty who pose as a cluster: in this draw ten centres leave out a true one, and only eleven have them all."""
+    (found,) = metrics("problem.clusters=10", "problem.clients=400", "problem.dim=50", "attack.kind=phantom",
+                       "algorithm.clusters=auto", "algorithm.most_clusters=12", trials=1)  # fmt: skip
+    assert found["clusters"] == 10
+    assert found["oracle_ratio"] < 1.1
+
+
 def test_unequal_clients_count_by_their_samples() -> None:
     """Uncapped the pooled minimiser would be met exactly; the cap at the median client costs 3 %."""
     even = metrics('problem.samples="20..500"', trials=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.random import Generator
 from coterie.aggregators import trimmed_mean
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
-from coterie.arrays import Array, Floats, Ints, as_numpy, like
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie.initialise.robust import narrowed
 from coterie.intake import Replies, admit
 
@@ -66,12 +67,12 @@ class RobustStart:
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
         points = self._points(network, example, clusters)
         candidates = self._candidates(points, clusters, rng)
-        losses, smallest = _judge(network, candidates, example)
-        least = self._least(losses)
-        best = candidates[least]
-        if clusters > 1 and self.byzantine > 0 and smallest[least] <= self.byzantine * len(points.places) + STRAYS:
+        ballots = _ballots(network, candidates, example)
+        least = self._least(_losses(ballots))
+        best, smallest = candidates[least], ballots[least].sizes.min()
+        if clusters > 1 and self.byzantine > 0 and smallest <= self.byzantine * len(points.places) + STRAYS:
             others = self._candidates(points, clusters, rng, forgiving=False)
-            losses, _ = _judge(network, [best, *others], example)
+            losses = _losses(_ballots(network, [best, *others], example))
             other = self._least(losses[:, 1:])
             gain = losses[:, 0] - losses[:, 1 + other]
             if _location(gain, self.byzantine) > _standard_error(gain, self.byzantine):
@@ -111,27 +112,65 @@ class RobustStart:
         For k = 1, 2, … the centres come from one half of every client's samples; a client chooses one by that half,
         too, and the loss there on the other half counts. A number is allowed if every cluster holds more clients than
         may be liars; of these it is the smallest that comes within one standard error of the least trimmed mean loss.
-        So liars who pose as a cluster get none: it is no larger than they are, and saves nobody else a loss.
+        So liars who pose as a cluster get none: it is no larger than they are, and saves nobody else a loss. Where they
+        have a centre all the same, a true cluster may be found only with one centre more; so clusters that are too
+        small are taken away, and what is left stands as a number of its own.
         """
         points = self._points(network, example, 1, HALF)
         answers = len(points.places)
         most = max(1, min(self.most, int((1 - self.byzantine) * answers)))
         candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, rng)]
-        losses, smallest = _judge(network, candidates, example, HALF)
-        counts = np.array([len(centres) for centres in candidates])
-        allowed = np.flatnonzero((smallest > self.byzantine * answers + STRAYS) | (counts == 1))
-        least = allowed[np.argmin([_location(losses[:, i], self.byzantine) for i in allowed])]
-        for i in allowed.tolist():
-            worse = losses[:, i] - losses[:, least]
-            if _location(worse, self.byzantine) <= _standard_error(worse, self.byzantine):
-                return int(counts[i])
-        return int(counts[least])
+        small = self.byzantine * answers + STRAYS
+        asked = _ballots(network, candidates, example, HALF)
+        fewer = [ballot.without(ballot.sizes <= small) for ballot in asked if (ballot.sizes > small).any()]
+        allowed = [ballot for ballot in (*asked, *fewer) if ballot.count == 1 or ballot.sizes.min() > small]
+        allowed.sort(key=lambda ballot: ballot.count)
+        losses = _losses(allowed)
+        worse = losses - losses[:, [self._least(losses)]]
+        near = [_location(more, self.byzantine) <= _standard_error(more, self.byzantine) for more in worse.T]
+        return allowed[near.index(True)].count  # the best itself is no worse, so there is one
 
 
-def _judge(
+@dataclass(frozen=True)
+class Ballot:
+    """What the clients say to k centres: (clients, k) losses, by which they choose one, and by which that is judged."""
+
+    choosing: Floats
+    judging: Floats
+
+    @property
+    def count(self) -> int:
+        return int(self.choosing.shape[1])
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """(clients,): everybody's best centre."""
+        return np.asarray(self.choosing.argmin(axis=1))
+
+    @property
+    def losses(self) -> Floats:
+        """(clients,): at the centre that was chosen."""
+        return self.judging[np.arange(len(self.chosen)), self.chosen]
+
+    @property
+    def sizes(self) -> Ints:
+        """(k,): how many chose each centre."""
+        return np.bincount(self.chosen, minlength=self.count)
+
+    def without(self, dropped: Bools) -> Ballot:
+        """The same clients where some of the centres, (k,), are gone."""
+        return Ballot(self.choosing[:, ~dropped], self.judging[:, ~dropped])
+
+
+def _losses(ballots: Sequence[Ballot]) -> Floats:
+    """(clients, ballots)."""
+    return np.stack([ballot.losses for ballot in ballots], axis=1)
+
+
+def _ballots(
     network: Network, candidates: Sequence[Floats], example: Array, part: tuple[int, int] | None = None
-) -> tuple[Floats, Ints]:
-    """(clients, candidates) losses at the best centre of each, and (candidates,) clients of its smallest cluster.
+) -> list[Ballot]:
+    """What the clients say to each candidate, (k, d), asked once for all.
 
     With a part the best centre is chosen on the samples that the centres were made from and judged on the others: a
     choice on the samples that judge it would make every further centre look like a gain.
@@ -143,13 +182,9 @@ def _judge(
     heard = np.isfinite(judging).all(axis=1) & np.isfinite(choosing).all(axis=1)
     if not heard.any():
         raise ValueError("a robust start needs well-formed answers, got none")
-    losses, sizes, end = [], [], 0
-    for centres in candidates:
-        own, end = slice(end, end + len(centres)), end + len(centres)
-        best = choosing[heard, own].argmin(axis=1)
-        losses.append(judging[heard, own][np.arange(len(best)), best])
-        sizes.append(np.bincount(best, minlength=len(centres)).min())
-    return np.stack(losses, axis=1), np.array(sizes)
+    ends = np.cumsum([len(centres) for centres in candidates])[:-1]
+    parts = (np.split(answers[heard], ends, axis=1) for answers in (choosing, judging))
+    return [Ballot(*both) for both in zip(*parts, strict=True)]
 
 
 def _answers(network: Network, replies: Replies, form: Array) -> Floats:
