@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregators import cuda, mean, median, order_statistics, per_cluster, trimmed_mean
+from coterie.aggregators import cuda, filtered_mean, mean, median, order_statistics, per_cluster, trimmed_mean
 from coterie.aggregators.order_statistics import mean_between_ranks, network
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -90,3 +90,19 @@ def test_the_kernel_is_used_where_it_can_be() -> None:
     assert cuda.serves(torch.zeros((2560, 10), device="cuda"))
     assert not cuda.serves(torch.zeros((2561, 10), device="cuda"))
     assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS
+
+
+@needs_gpu
+@pytest.mark.parametrize(("rows", "liars"), [(48, 10), (300, 60), (700, 200)])
+def test_the_filter_stays_on_the_device_with_the_same_result(rows: int, liars: int) -> None:
+    rng = np.random.default_rng(rows)
+    table = rng.standard_normal((rows, 3000))
+    table[:liars] += 20 * rng.standard_normal(3000) / np.sqrt(3000)
+    expected = filtered_mean(table, liars)
+    found = filtered_mean(torch.from_numpy(table).cuda(), liars)
+    assert found.device.type == "cuda"
+    np.testing.assert_allclose(found.cpu(), expected, atol=1e-10)
+    copied = np.concatenate([table[liars:], np.tile(table[:1], (liars, 1))])
+    np.testing.assert_allclose(
+        filtered_mean(torch.from_numpy(copied).cuda(), liars).cpu(), filtered_mean(copied, liars), atol=1e-10
+    )

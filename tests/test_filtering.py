@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregators import filtered_mean, median, per_cluster
-from coterie.aggregators.filtering import standing_out
+from coterie.aggregators.filtering import MANY, _centred, _kept, standing_out
 
 HONEST = 38
 
@@ -114,6 +114,33 @@ def test_kinds_precisions_and_the_order_of_the_rows() -> None:
     tensor = filtered_mean(torch.from_numpy(rows), 10)
     assert isinstance(tensor, torch.Tensor)
     np.testing.assert_allclose(tensor.numpy(), exact, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0, 5.0, 9.0])
+@pytest.mark.parametrize("dim", [20, 300])
+def test_what_runs_on_a_gpu_keeps_the_same_rows(dim: int, shift: float) -> None:
+    """The path of tensors, by another iteration, on a CPU."""
+    for seed in range(5):
+        rows = shifted(np.random.default_rng(seed), 12, dim, shift, dressed=bool(seed % 2))
+        gram, counts = rows @ rows.T, np.random.default_rng(seed).uniform(0.5, 1.0, len(rows))
+        directions = min(len(rows) - 1, dim) // 4
+        kept = _kept(gram, counts, 12, directions)
+        assert _kept(torch.from_numpy(gram), counts, 12, directions).tolist() == kept.tolist()
+        along = standing_out(_centred(gram, counts), 1)
+        other = standing_out(torch.from_numpy(_centred(gram, counts)), 1)
+        assert (along is None) == (other is None)
+        if along is not None and other is not None:
+            np.testing.assert_allclose(abs(float(other @ torch.from_numpy(along))), 1.0, atol=1e-6)
+
+
+def test_of_many_rows_more_go_at_a_time() -> None:
+    rng = np.random.default_rng(11)
+    honest = rng.standard_normal((MANY, 40))
+    for liars, shift in [(0, 0.0), (30, 6.0), (200, 6.0), (200, 2.0)]:
+        lies = rng.standard_normal((liars, 40)) + shift * np.eye(40)[0]
+        lost = np.linalg.norm(filtered_mean(np.concatenate([honest, lies]), liars=200))
+        # a mean of 512 rows is off by √(40/512) = 0.28; a shift of 2 is hard to tell from noise
+        assert lost < (1.2 if shift > 2 or not liars else 2.0) * np.linalg.norm(honest.mean(axis=0))
 
 
 def test_few_rows_or_columns_and_equal_rows() -> None:

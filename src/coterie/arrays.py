@@ -55,6 +55,11 @@ def detached(array: Array) -> Array:
     return array.detach() if is_torch_array(array) else array
 
 
+def on_gpu(array: Array) -> bool:
+    """Whether it is a tensor that no CPU holds."""
+    return bool(is_torch_array(array) and array.device.type != "cpu")
+
+
 def available_cores() -> int:
     """The cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system

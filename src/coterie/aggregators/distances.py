@@ -179,7 +179,7 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
     known = np.flatnonzero(pull)
     rows_known = updates if len(known) == rows else updates[known]
-    gram = products_around(rows_known, start, pull[known])
+    gram = as_numpy(products_around(rows_known, start, pull[known]))
     weights = np.zeros(len(known))
     for _ in range(iterations):
         squares = np.diag(gram) - 2 * gram @ weights + weights @ gram @ weights
@@ -189,7 +189,7 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
-def copies(squares: Floats, most: int) -> Ints:
+def copies(squares: Array, most: int) -> Ints:
     """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
 
     Honest clients have noise of their own, and are hardly ever that near each other; who says the same as another one
@@ -199,13 +199,13 @@ def copies(squares: Floats, most: int) -> Ints:
     >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]])), most=2).tolist()
     [0, 1, 2, 3, 1]
     """
-    between = squares.copy()
-    np.fill_diagonal(between, np.inf)
-    nearest = between.min(axis=1)
-    near = COPY**2 * np.median(nearest)
+    xp = namespace(squares)
+    between = xp.clip(squares, 0, None) + like(np.diag(np.full(len(squares), np.inf)), squares)
+    nearest = as_numpy(xp.min(between, axis=1))
+    near = COPY**2 * float(np.median(nearest))
     if not (nearest < near).any():
         return np.arange(len(squares))
-    linked = csr_matrix(between < near)
+    linked = csr_matrix(as_numpy(between < near))
     groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
     honest = np.bincount(groups)[groups] > most
     groups[honest] = groups.max() + 1 + np.arange(honest.sum())
@@ -236,14 +236,14 @@ def _pull(away: Floats, reach: float) -> Floats:
     return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
 
 
-def products_around(updates: Array, centre: Array, pull: Floats) -> Floats:
-    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time."""
+def products_around(updates: Array, centre: Array, pull: Floats) -> Array:
+    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time, where the rows are."""
     xp = namespace(updates)
-    gram = np.zeros((len(pull), len(pull)))
     factors = like(pull[:, None], xp.astype(updates[:1, :1], xp.float64))
+    gram = like(np.zeros((len(pull), len(pull))), factors)
     for block in centred_blocks(updates, centre):
         pulled = block * factors
-        gram += as_numpy(pulled @ xp.permute_dims(pulled, (1, 0)))
+        gram += pulled @ xp.permute_dims(pulled, (1, 0))
     return gram
 
 

@@ -4,7 +4,7 @@ A lie moves a mean only if the liars agree on a direction, and then the rows var
 much chance allows is known: for c rows of noise the largest eigenvalue of their products follows the Tracy–Widom law
 (Johnstone, On the distribution of the largest eigenvalue in principal components analysis, 2001), with a scale that the
 rows themselves tell. So there is no variance bound to be given, and where nobody lies nothing is lost. Everything
-happens on the (rows, rows) products around the median, whatever the dimension.
+happens on the (rows, rows) products around the median, whatever the dimension; on a GPU, if the rows are there.
 
 In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
 and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
@@ -14,12 +14,13 @@ and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated lea
 from __future__ import annotations
 
 import numpy as np
+from array_api_compat import is_numpy_array
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
 from coterie.aggregators.rules import check_rows, median
-from coterie.arrays import Array, Floats, Ints, compiled, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
 TRACY_WIDOM = 3.27
 """The largest eigenvalue of pure noise lies beyond this with probability 0.001; of few rows a little more often, since
@@ -28,8 +29,13 @@ MEDIAN_CHI_SQUARED = 0.4549
 """The median of the square of a standard normal variable."""
 LANCZOS = 0.01
 """Below this share of all directions an iteration is faster than a decomposition."""
+SQUARINGS = 12
+"""On a GPU the leading direction is that of the products squared so often: where the second eigenvalue is 1 % smaller,
+what is left of it is 1e-18; where it is nearly the same, so is the direction's."""
 FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
+MANY = 512
+"""Rows from which on as many go at a time as have gone before."""
 
 
 def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> Array:
@@ -61,12 +67,14 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     if len(known) == 0:
         return centre
     gram = products_around(updates[known], centre, pull[known])
-    squares = np.diag(gram)
-    groups = copies(np.maximum(squares + squares[:, None] - 2 * gram, 0.0), int(liars) + 1)  # and whom they copied
+    if not on_gpu(gram):
+        gram = as_numpy(gram)
+    squares = namespace(gram).linalg.diagonal(gram)
+    groups = copies(squares + squares[:, None] - 2 * gram, int(liars) + 1)  # and whom they copied
     merged, heavy = averages(groups), np.zeros(groups.max() + 1)
     np.maximum.at(heavy, groups, counts[known])
     if len(merged) < len(known):
-        gram = merged @ gram @ merged.T
+        gram = like(merged, gram) @ gram @ like(merged.T, gram)
     room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out
     kept = _kept(gram, heavy, max(0, room), min(len(merged) - 1, updates.shape[1]) // 4)
     shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
@@ -82,30 +90,38 @@ def _moved(updates: Array, centre: Array, shares: Floats) -> Array:
     return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
 
 
-def _kept(gram: Floats, counts: Floats, room: int, directions: int) -> Ints:
+def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
     """The rows that stay, of which `room` at most may go; gram: (rows, rows) products around any centre."""
     kept = np.arange(len(gram))
     while room > 0 and len(kept) >= FEWEST:
-        along = standing_out(_centred(gram[np.ix_(kept, kept)], counts[kept]), directions)
+        along = standing_out(_centred(_among(gram, kept), counts[kept]), directions)
         if along is None:
             break
-        outermost = _outermost(along, counts[kept], room)
+        gone = len(gram) - len(kept)
+        wanted = max(1 + len(kept) // 64, gone if len(gram) >= MANY else 0)
+        outermost = _outermost(as_numpy(along), counts[kept], min(room, wanted), room)
         if len(outermost) == 0:
             break
         kept, room = np.delete(kept, outermost), room - len(outermost)
     return kept
 
 
-def _centred(gram: Floats, counts: Floats) -> Floats:
+def _among(gram: Array, rows: Ints) -> Array:
+    """The products between the rows of a choice."""
+    xp = namespace(gram)
+    places = rows if is_numpy_array(gram) else xp.asarray(rows, device=gram.device)
+    return xp.take(xp.take(gram, places, axis=0), places, axis=1)
+
+
+def _centred(gram: Array, counts: Floats) -> Array:
     """√w_i √w_j ⟨x_i − μ, x_j − μ⟩ with μ the weighted mean."""
-    shares = counts / counts.sum()
+    shares = like(counts / counts.sum(), gram)
     towards = gram @ shares
-    root = np.sqrt(counts)
-    centred: Floats = (gram - towards[:, None] - towards + shares @ towards) * root * root[:, None]
-    return centred
+    root = like(np.sqrt(counts), gram)
+    return (gram - towards[:, None] - towards + shares @ towards) * root * root[:, None]
 
 
-def standing_out(gram: Floats, directions: int) -> Floats | None:
+def standing_out(gram: Array, directions: int) -> Array | None:
     """(rows,): where the rows stand along the leading direction, if it or one of the next is more than noise.
 
     gram: (rows, rows), centred products. Each of the leading `directions` is judged by what is left without it and
@@ -115,7 +131,7 @@ def standing_out(gram: Floats, directions: int) -> Floats | None:
     if directions == 0:
         return None
     values, vectors = _leading(gram, 1)
-    leading: Floats = vectors[:, 0]
+    leading = vectors[:, 0]
     if values[0] > _noise_edge(_without(gram, values, vectors, 1, 1)):
         return leading
     values, vectors = _leading(gram, directions)
@@ -132,8 +148,20 @@ def standing_out(gram: Floats, directions: int) -> Floats | None:
     return None
 
 
-def _leading(gram: Floats, count: int) -> tuple[Floats, Floats]:
-    """The largest eigenvalues, ascending, and their vectors; a few of many by Lanczos' iteration."""
+def _leading(gram: Array, count: int) -> tuple[Array, Array]:
+    """The largest eigenvalues, ascending, and their vectors; a few of many by an iteration."""
+    xp = namespace(gram)
+    if not is_numpy_array(gram):
+        if count > 1:
+            values, vectors = xp.linalg.eigh(gram)
+            return values[-count:], vectors[:, -count:]
+        power, squares = gram, xp.linalg.diagonal(gram)
+        for _ in range(SQUARINGS):  # a GPU is done with a product before an iteration's next step is begun
+            power = power / xp.linalg.trace(power)
+            power = power @ power
+        vector = gram @ (power @ xp.sqrt(xp.clip(squares, 0, None)))
+        vector = vector / xp.linalg.vector_norm(vector)
+        return (vector @ gram @ vector)[None], vector[:, None]
     if count < LANCZOS * len(gram):
         values, vectors = eigsh(gram, count, v0=np.sqrt(np.diag(gram)), tol=1e-8)
         return values, vectors
@@ -141,24 +169,26 @@ def _leading(gram: Floats, count: int) -> tuple[Floats, Floats]:
     return found
 
 
-def _without(gram: Floats, values: Floats, vectors: Floats, first: int, last: int) -> Floats:
+def _without(gram: Array, values: Array, vectors: Array, first: int, last: int) -> Array:
     """The products without the first-largest to the last-largest direction."""
     taken = slice(-last, 1 - first or None)
-    left: Floats = gram - (vectors[:, taken] * values[taken]) @ vectors[:, taken].T
-    return left
+    return gram - (vectors[:, taken] * values[taken]) @ vectors[:, taken].T
 
 
-def _noise_edge(gram: Floats) -> float:
+def _noise_edge(gram: Array) -> float:
     """How large the largest eigenvalue of (rows, rows) products of pure noise may be, judged by robust moments.
 
     Rows of noise with covariance Σ have squared norms of mean tr Σ and products of variance tr Σ², as rows with
     d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ have. Rows that lie suspiciously close to the
     centre (copies of one lie, of which a direction was taken away) say nothing about noise.
     """
-    squares = np.diag(gram)
+    squares = as_numpy(namespace(gram).linalg.diagonal(gram))
     speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
     trace = _median(squares[speaking])
-    variance = _median(_squared_products(gram, speaking)) / MEDIAN_CHI_SQUARED if len(speaking) > 1 else np.nan
+    variance = np.nan
+    if len(speaking) > 1:
+        products = (_squared_products if is_numpy_array(gram) else _squared_products_twice)(gram, speaking)
+        variance = _median(products) / MEDIAN_CHI_SQUARED
     if not (trace > 0 and variance > 0):
         return np.inf  # nothing is left to compare with
     rows, dim = np.sqrt(len(gram) - 1.0), trace / np.sqrt(variance)
@@ -166,10 +196,10 @@ def _noise_edge(gram: Floats) -> float:
     return float(variance / trace * ((rows + dim) ** 2 + TRACY_WIDOM * spread))
 
 
-def _median(values: Floats) -> float:
+def _median(values: Array) -> float:
     """As `np.median`, without what that looks at first."""
     low, high = (len(values) - 1) // 2, len(values) // 2
-    ranked = np.partition(values, (low, high))
+    ranked = np.partition(values, (low, high)) if is_numpy_array(values) else namespace(values).sort(values)
     return float((ranked[low] + ranked[high]) / 2)
 
 
@@ -185,12 +215,20 @@ def _squared_products(gram: Floats, rows: Ints) -> Floats:
     return found
 
 
-def _outermost(along: Floats, counts: Floats, room: int) -> Ints:
-    """The outermost row of the smaller of two sides (of many rows, a few at a time), `room` at most.
+def _squared_products_twice(gram: Array, rows: Ints) -> Array:
+    """The same with each pair in both orders, which leaves the median as it is."""
+    xp, c = namespace(gram), len(rows)
+    each = xp.reshape(_among(gram, rows), (-1,))
+    without_diagonal = xp.reshape(each[1:], (c - 1, c + 1))[:, :-1]
+    return xp.reshape(without_diagonal, (-1,)) ** 2
 
-    The sides are those of 2-means on the line. Where both weigh the same, nothing says who lies: one of each goes.
+
+def _outermost(along: Floats, counts: Floats, wanted: int, room: int) -> Ints:
+    """The outermost `wanted` rows, at most, of the smaller of two sides.
+
+    The sides are those of 2-means on the line. Where both weigh the same, nothing says who lies: one of each goes, if
+    there is room for both.
     """
-    wanted = min(room, 1 + len(along) // 64)
     order = np.argsort(along, kind="stable")
     before = np.cumsum(along[order])[:-1]
     sizes = np.arange(1, len(along))

@@ -114,7 +114,7 @@ def narrowed(rows: Array, directions: int) -> tuple[Floats, Callable[[Floats], F
     centre = median(rows)
     known, pull = reachable(rows, centre, REACH)
     inside = rows if len(known) == len(rows) else rows[known]
-    gram = products_around(inside, centre, pull[known])
+    gram = as_numpy(products_around(inside, centre, pull[known]))
     wanted = min(directions, len(gram) - 1)
     if wanted < 1 or not np.trace(gram) > 0:
         return np.zeros((len(rows), 1)), lambda found: np.tile(as_numpy(centre).astype(np.float64), (len(found), 1))
