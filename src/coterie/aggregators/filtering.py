@@ -155,9 +155,11 @@ def _leading(gram: Array, count: int) -> tuple[Array, Array]:
         if count > 1:
             values, vectors = xp.linalg.eigh(gram)
             return values[-count:], vectors[:, -count:]
+        # a GPU is done with a product before an iteration's next step is begun
         power, squares = gram, xp.linalg.diagonal(gram)
-        for _ in range(SQUARINGS):  # a GPU is done with a product before an iteration's next step is begun
-            power = power / xp.linalg.trace(power)
+        for i in range(SQUARINGS):
+            if i % 4 == 0:  # the largest of c eigenvalues is then 1/c at least, and c⁻¹⁶ is no small number yet
+                power = power / xp.linalg.trace(power)
             power = power @ power
         vector = gram @ (power @ xp.sqrt(xp.clip(squares, 0, None)))
         vector = vector / xp.linalg.vector_norm(vector)
