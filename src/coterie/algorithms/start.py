@@ -113,8 +113,8 @@ class RobustStart:
         too, and the loss there on the other half counts. A number is allowed if every cluster holds more clients than
         may be liars; of these it is the smallest that comes within one standard error of the least trimmed mean loss.
         So liars who pose as a cluster get none: it is no larger than they are, and saves nobody else a loss. Where they
-        have a centre all the same, a true cluster may be found only with one centre more; so clusters that are too
-        small are taken away, and what is left stands as a number of its own.
+        have a centre all the same, a true cluster may be found only with one centre more; so for a number that is not
+        allowed, what is left of more centres without the clusters that are too small may stand.
         """
         points = self._points(network, example, 1, HALF)
         answers = len(points.places)
@@ -123,7 +123,9 @@ class RobustStart:
         small = self.byzantine * answers + STRAYS
         asked = _ballots(network, candidates, example, HALF)
         fewer = [ballot.without(ballot.sizes <= small) for ballot in asked if (ballot.sizes > small).any()]
-        allowed = [ballot for ballot in (*asked, *fewer) if ballot.count == 1 or ballot.sizes.min() > small]
+        allowed = [ballot for ballot in asked if ballot.count == 1 or ballot.sizes.min() > small]
+        known = {ballot.count for ballot in allowed}
+        allowed += [ballot for ballot in fewer if ballot.count not in known and ballot.sizes.min() > small]
         allowed.sort(key=lambda ballot: ballot.count)
         losses = _losses(allowed)
         worse = losses - losses[:, [self._least(losses)]]
