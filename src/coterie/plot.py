@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from coterie.experiments import TrialResult
 from coterie.experiments.arena import Bout
 from coterie.experiments.beyond import lower_bound, worst_by_dimension
-from coterie.experiments.models import ATTACKS, attack_of
+from coterie.experiments.models import ATTACKS, CLUSTERED, REFERENCES, attack_of
 from coterie.experiments.results import aggregate
 from coterie.experiments.summary import METRICS
 
@@ -226,17 +227,21 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
 
 
 def accuracies(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """Test accuracy of every method under every attack, one panel for each number of clients."""
+    """Test accuracy of every method under every attack, one panel for each number of clients.
+
+    The axis begins 10 to 20 points below the best, where the differences are; what ends lower has its number there.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     named = [{**row, "attack": attack_of(row)} for row in rows]
-    settings = list(dict.fromkeys((row["problem.clients"], row["problem.samples"]) for row in named))
-    figure = Figure(figsize=(9, 0.6 + 2.6 * len(settings)), layout="constrained")
+    settings = sorted({(row["problem.clients"], row["problem.samples"]) for row in named})
+    figure = Figure(figsize=(9, 0.8 + 2.4 * len(settings)), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(len(settings), 1, squeeze=False, sharex=True)[:, 0]
     attacks = [name for name in ATTACKS if any(row["attack"] == name for row in named)]
-    methods = list(dict.fromkeys(row["method"] for row in named))
+    methods = [name for name in (*CLUSTERED, *REFERENCES) if any(row["method"] == name for row in named)]
+    floor = max(0.0, 10 * (max(10 * row["accuracy"] for row in named) // 1 - 1))
     for axes, (clients, samples) in zip(all_axes, settings, strict=True):
         table = aggregate(
             [row for row in named if (row["problem.clients"], row["problem.samples"]) == (clients, samples)], ["attack"]
@@ -248,11 +253,16 @@ def accuracies(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
             errors = [100 * (line.get("accuracy_se") or 0.0) for line in found]
             places = np.arange(len(attacks)) + (place - len(methods) / 2 + 0.5) * 0.8 / len(methods)
             axes.bar(places, heights, 0.8 / len(methods), yerr=errors, color=STYLES.get(method), label=method)
+            for x, height in zip(places, heights, strict=True):
+                if 0 < height < floor:
+                    axes.text(x, floor + 0.3, f"{height:.0f}", ha="center", fontsize=7, color=STYLES.get(method))
         axes.set_ylabel("test accuracy in %")
         axes.set_title(f"m = {clients}, n = {samples}", fontsize=10, loc="left")
-        axes.set_ylim(0, 100)
+        axes.set_ylim(floor, 100)
         axes.grid(alpha=0.25, axis="y")
-        axes.set_xticks(range(len(attacks)), attacks)
+        axes.set_xticks(
+            range(len(attacks)), [fill(attack, 14, break_on_hyphens=False) for attack in attacks], fontsize=8
+        )
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     _save(figure, path)
