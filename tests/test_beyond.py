@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.experiments.arena import ATTACKS
@@ -12,6 +13,7 @@ from coterie.experiments.beyond import RULES, beyond_report, lower_bound, questi
 from coterie.experiments.results import Row
 from coterie.experiments.summary import METRICS
 from coterie.experiments.sweep import Grid
+from coterie.experiments.wall import informed_mean, measure, wall_report
 from coterie.plot import by_dimension
 
 
@@ -39,8 +41,7 @@ def test_every_attack_meets_every_cell() -> None:
     grids = questions(50)
     assert len(grids["paper"].configs) == len(grids["honest"].configs) == 20
     assert len(grids["attacked"].configs) == 20 * len(ATTACKS)
-    assert grids["attacked"].trials == 5
-    assert (len(grids["hardest"].configs), grids["hardest"].trials) == (40, 50)
+    assert (grids["attacked"].trials, grids["unknown"].trials) == (50, 10)
     assert {config.problem.byzantine for config in grids["honest"].configs} == {0.0}  # type: ignore[union-attr]
     assert all(config.algorithm.clusters == "auto" for config in grids["unknown"].configs)
     assert len(questions(2, quick=True)["paper"].configs) == 6
@@ -54,6 +55,20 @@ def test_the_report_has_a_table_for_each_and_says_who_was_worst() -> None:
     assert "| 2 | 80 | 20 | phantom | 1 of 2 | 3 | 1.105 ± 0.005 |" in text
     assert "| smallest cluster 5 % | 20 | 1.105 ± 0.005 |" in text
     assert "| slope | 0.500 ± 0.000 | 0.500 ± 0.000 |" in text
+    assert "2 trials." in text
+    assert "## paper\n\n1 to 2 trials.\n" in beyond_report({"paper": found["paper"][1:]})
+
+
+def test_what_an_informed_server_could_do() -> None:
+    """Liars far off are seen, near ones do no harm; in between nobody can tell them from the honest ones."""
+    (few, many) = measure(12, cells=[(2, 20), (15, 20)])
+    assert few.informed[0] < many.informed[0] < many.filtered[0] <= many.chosen[0]
+    assert few.informed[0] == pytest.approx(1.0, abs=4 * few.informed[1] + 0.1)
+    text = wall_report([few, many], 12)
+    assert text.splitlines()[4].startswith("| 2 | 20 | 4 of 42 | ")
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((20, 40, 6))
+    np.testing.assert_allclose(informed_mean(rows, 10, 1e-6, rng), rows.mean(axis=1), atol=1e-6)
 
 
 def test_the_worst_attack_counts_for_every_rule_and_dimension(tmp_path: Path) -> None:

@@ -258,3 +258,31 @@ def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path
     assert told.stderr.count("\n") == 1
     assert json.loads(told.stdout)
     assert coterie("run", *options, "--set", "algorithm.trim=0.2", cwd=tmp_path).stderr == ""
+
+
+def test_more_liars_than_the_method_is_told_of_are_told_in_one_line(tmp_path: Path) -> None:
+    told = coterie("run", *SMALL, "--set", "problem.byzantine=0.2", "--method", "coterie", "--json", cwd=tmp_path)
+    assert told.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.most_byzantine = 0.05")
+    assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["run", "--trials", "abc"], "'--trials': 'abc' is not a valid integer (see `coterie run --help`)"),
+        (["run", "--trails", "3"], "'--trials'"),
+        (["rnu"], "No such command 'rnu'"),
+        (["results"], "Missing argument 'FOLDER'"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_gets_one_line(arguments: list[str], named: str, tmp_path: Path) -> None:
+    done = coterie(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("coterie: ")
+    assert named in done.stderr
+
+
+def test_without_a_command_there_is_help(tmp_path: Path) -> None:
+    done = coterie(cwd=tmp_path)
+    assert done.returncode == 2
+    assert "reproduce" in done.stdout + done.stderr

@@ -145,6 +145,8 @@ def test_the_tables_beyond_the_paper_are_what_the_kept_results_say() -> None:
     page = (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")
     assert len(tables) > 100
     assert set(tables) <= set(page.splitlines())
+    wall = (kept / "beyond" / "wall.md").read_text(encoding="utf-8").splitlines()
+    assert set(wall) <= set(page.splitlines())
     arena = (kept / "arena" / "arena.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`(coterie arena [^`]*)`", arena)
     assert arena_report(Database(kept / "arena").rows(), command) == arena

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -71,12 +71,12 @@ class CtrlC:
         signal.signal(signal.SIGINT, self.before)
 
 
-def warn_of_trim(config: Config) -> None:
-    """One line on stderr where the chosen trim is below the worst-case contamination."""
-    from coterie.experiments.plan import trim_warning
+def tell_doubts(configs: Sequence[Config]) -> None:
+    """One line on stderr for each thing that is allowed, but hardly meant; the last of a kind for many."""
+    from coterie.experiments.plan import doubts
 
-    if (warning := trim_warning(config)) is not None:
-        print(warning, file=sys.stderr)
+    for line in {kind: line for config in configs for kind, line in doubts(config).items()}.values():
+        print(f"note: {line}", file=sys.stderr)
 
 
 def dated_folder() -> Path:
@@ -98,7 +98,9 @@ def entry() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without α must not cost the results
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        _fail("interrupted", 130)
     except ValueError as error:
         _fail(str(error), 2)
     except OSError as error:
@@ -107,6 +109,21 @@ def entry() -> None:
         _fail("interrupted", 130)
     except MemoryError:
         _fail("not enough memory for this problem; lower problem.clients, problem.samples or problem.dim", 1)
+    except Exception as error:
+        mistake: Any = error
+        if not hasattr(mistake, "format_message"):
+            raise
+        _fail_to_understand(mistake)
+
+
+def _fail_to_understand(mistake: Any) -> None:
+    """Say what is wrong with the command line; mistake: the parser's, whose class differs from version to version."""
+    place = getattr(getattr(mistake, "ctx", None), "command_path", "coterie")
+    message = " ".join(mistake.format_message().split())
+    if type(mistake).__name__ == "NoArgsIsHelpError":
+        mistake.show()
+        raise SystemExit(mistake.exit_code)
+    _fail(f"{message.rstrip('.')} (see `{place} --help`)", mistake.exit_code)
 
 
 def _fail(message: str, code: int) -> None:

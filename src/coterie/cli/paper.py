@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -163,6 +164,7 @@ def _beyond(
 ) -> None:
     from coterie.experiments.beyond import beyond_report, questions
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.wall import DRAWS, measure, wall_report
     from coterie.plot import by_dimension
 
     if out.exists() and any(out.iterdir()) and not resume:
@@ -172,7 +174,10 @@ def _beyond(
         found[name] = work(grid, out / name, workers, engine, ray_address, table=False).rows(grid.keys)
         write_atomically(out / "beyond.md", beyond_report(found).encode())
     by_dimension(found["dimension"], out / "dimension.png")
-    print(out / "beyond.md")
+    draws = 20 if quick else DRAWS
+    print(f"What no server can know, {draws} draws", file=sys.stderr)
+    write_atomically(out / "wall.md", wall_report(measure(draws), draws).encode())
+    print(out / "beyond.md", out / "wall.md", sep="\n")
 
 
 def _models(data: Path, out: Path, trials: int, quick: bool, workers: int | None, device: str, resume: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, warn_of_trim
+from coterie.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, tell_doubts
 
 if TYPE_CHECKING:
     from coterie.experiments import Config, RunFolder, TrialResult
@@ -77,7 +77,7 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
     with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
         if folder is not None:
             folder.open()
-        warn_of_trim(chosen)
+        tell_doubts([chosen])
         for result in run_trials(chosen, report_rounds, interrupted):
             results.append(result)
             if folder is not None:

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie.cli.app import CtrlC, Overrides, app, dated_folder, output_console
+from coterie.cli.app import CtrlC, Overrides, app, dated_folder, output_console, tell_doubts
 
 if TYPE_CHECKING:
     from coterie.experiments.database import Database
@@ -83,7 +83,6 @@ def work(
     """Do what is left of a grid, show how it goes, print the table unless told not to, and leave OUT/summary.csv."""
     from coterie.experiments import check
     from coterie.experiments.database import FILE, Database
-    from coterie.experiments.plan import trim_warning
     from coterie.experiments.results import aggregate, as_csv, without_clock
     from coterie.experiments.run import local_engine, ray_engine, worker_count
     from coterie.experiments.store import write_atomically
@@ -93,9 +92,7 @@ def work(
 
     for config in grid.configs:
         check(config)
-    warned = {trim_warning(config) for config in grid.configs} - {None}
-    if warned:
-        print(sorted(map(str, warned))[-1], file=sys.stderr)
+    tell_doubts(grid.configs)
     finished = (place / FILE).is_file() and not jobs_left(grid, Database(place))
     if grid.configs[0].run.device != "cpu" and not finished:  # what is finished needs no device to be looked at
         chosen = device_engine_for(grid, engine, workers)

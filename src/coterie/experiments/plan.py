@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from coterie import theory
-from coterie.experiments.config import Config, GaussianMeans, MixedRegression, Synthetic
+from coterie.experiments.config import ROBUST_STARTS, Config, GaussianMeans, MixedRegression, Synthetic
 
 
 class Line(NamedTuple):
@@ -61,8 +61,14 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
     )
 
 
-def trim_warning(config: Config) -> str | None:
-    """One line where the chosen trim is below the worst-case contamination, for the methods that trim."""
+def doubts(config: Config) -> dict[str, str]:
+    """By kind, one line for what is allowed but hardly meant."""
+    found = {"trim": _trim_too_small(config), "bound": _bound_too_small(config)}
+    return {kind: line for kind, line in found.items() if line is not None}
+
+
+def _trim_too_small(config: Config) -> str | None:
+    """Where the chosen trim is below the worst-case contamination, for the methods that trim."""
     problem = config.problem
     trimming = {"brifca-trimmed", "three-stage"} & set(config.methods)
     if not isinstance(problem, Synthetic) or not trimming or config.attack.kind == "none":
@@ -72,8 +78,20 @@ def trim_warning(config: Config) -> str | None:
     if config.algorithm.trim >= worst - 1e-12:
         return None
     return (
-        f"note: algorithm.trim = {config.algorithm.trim:g} is below {worst:.3g}, the Byzantine share of the smallest "
+        f"algorithm.trim = {config.algorithm.trim:g} is below {worst:.3g}, the Byzantine share of the smallest "
         "cluster if all of them gather there (coterie plan says more)"
+    )
+
+
+def _bound_too_small(config: Config) -> str | None:
+    """Where there are more liars than the methods that go by a bound are told."""
+    share = getattr(config.problem, "byzantine", 0.0)
+    bounded = {"coterie", "brifca-filter"} & set(config.methods) or config.algorithm.init in ROBUST_STARTS
+    if not bounded or config.attack.kind == "none" or share <= config.algorithm.most_byzantine + 1e-12:
+        return None
+    return (
+        f"problem.byzantine = {share:g} is above algorithm.most_byzantine = {config.algorithm.most_byzantine:g}, the "
+        "share of liars that the filter and the robust starts reckon with"
     )
 
 
