@@ -11,8 +11,9 @@ from coterie.batch import Batch
 from coterie.batch.three_stage import minimisers
 from coterie.batch.three_stage import trimmed_kmeans as batched_kmeans
 from coterie.data import Clients
-from coterie.experiments.config import Config, read_config
+from coterie.experiments.config import Config
 from coterie.experiments.device import check_device, device_engine, draw, oracle, run_batch
+from coterie.experiments.reading import read_config
 from coterie.experiments.run import Job
 from coterie.experiments.trial import draw_trial, run_trial
 from coterie.tasks import linear_regression

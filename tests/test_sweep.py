@@ -17,8 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from coterie.experiments import database as database_module
-from coterie.experiments.config import parse_config
 from coterie.experiments.database import Database, key
+from coterie.experiments.reading import parse_config
 from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
 from coterie.experiments.run import local_engine
 from coterie.experiments.sweep import Grid, grid_toml, jobs_left, keep_grid, parse_grid, read_grid, sweep

@@ -1,6 +1,7 @@
 """Validated configurations, the tables from names to functions, trials, and what is kept of a run."""
 
-from coterie.experiments.config import Config, as_toml, default_config, parse_config, read_config
+from coterie.experiments.config import Config, default_config
+from coterie.experiments.reading import as_toml, parse_config, read_config
 from coterie.experiments.run import Interrupted, run_trials
 from coterie.experiments.store import RunFolder
 from coterie.experiments.summary import METRICS, summarise

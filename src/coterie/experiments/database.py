@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.experiments.config import ROBUST_STARTS, Config, named_files, parse_config
+from coterie.experiments.config import ROBUST_STARTS, Config, named_files
+from coterie.experiments.reading import parse_config
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 

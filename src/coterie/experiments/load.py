@@ -16,7 +16,8 @@ from coterie.arrays import Array, as_numpy, like
 from coterie.assignment import assign
 from coterie.data import Clients
 from coterie.experiments import tables
-from coterie.experiments.config import Config, Folder, Images, MixedRegression, read_config
+from coterie.experiments.config import Config, Folder, Images, MixedRegression
+from coterie.experiments.reading import read_config
 from coterie.tasks.linear_model import least_squares
 
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.experiments.config import METHOD_NAMES, parse_value
+from coterie.experiments.config import METHOD_NAMES
+from coterie.experiments.reading import parse_value
 from coterie.experiments.summary import METRICS, statistic
 
 Row = dict[str, Any]

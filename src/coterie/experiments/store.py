@@ -9,7 +9,8 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from coterie import __version__
-from coterie.experiments.config import Config, anchored, as_toml
+from coterie.experiments.config import Config, anchored
+from coterie.experiments.reading import as_toml
 from coterie.experiments.results import as_csv
 from coterie.experiments.summary import summarise
 from coterie.experiments.trial import Row, TrialResult

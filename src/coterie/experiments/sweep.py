@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.experiments.config import (
-    NAMED_STARTS,
-    Config,
-    Folder,
-    anchored,
-    override,
-    parse_config,
-    read_toml,
-    toml_value,
-)
+from coterie.experiments.config import NAMED_STARTS, Config, Folder, anchored
 from coterie.experiments.database import Database, key
+from coterie.experiments.reading import override, parse_config, read_toml, toml_value
 from coterie.experiments.run import Engine, Job, OnProgress, Stop
 from coterie.experiments.store import write_atomically
 from coterie.experiments.trial import TrialResult

@@ -15,7 +15,8 @@ from safetensors.numpy import save
 from coterie.attacks import Attack
 from coterie.data import Clients, read_folder
 from coterie.experiments import tables
-from coterie.experiments.config import NEEDS_TRUTH, Config, Folder, Images, read_config
+from coterie.experiments.config import NEEDS_TRUTH, Config, Folder, Images
+from coterie.experiments.reading import read_config
 from coterie.experiments.store import write_atomically
 from coterie.flower.client import client_app
 from coterie.flower.strategy import ClusteredStrategy

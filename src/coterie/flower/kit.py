@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.experiments.config import ROBUST_STARTS, Config, as_toml
+from coterie.experiments.config import ROBUST_STARTS, Config
+from coterie.experiments.reading import as_toml
 from coterie.experiments.store import write_atomically
 
 DAYS = 825
