@@ -4,7 +4,7 @@ A lie moves a mean only if the liars agree on a direction, and then the rows var
 much chance allows is known: for c rows of noise the largest eigenvalue of their products follows the Tracy–Widom law
 (Johnstone, On the distribution of the largest eigenvalue in principal components analysis, 2001), with a scale that the
 rows themselves tell. So there is no variance bound to be given, and where nobody lies nothing is lost. Everything
-happens on the (rows, rows) products around the median, whatever the dimension; on a GPU, if the rows are there.
+happens on the (rows, rows) products around the median, whatever the dimension; on a GPU, if many rows are there.
 
 In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
 and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
@@ -35,7 +35,7 @@ what is left of it is 1e-18; where it is nearly the same, so is the direction's.
 FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
 MANY = 512
-"""Rows from which on as many go at a time as have gone before."""
+"""Rows from which on as many go at a time as have gone before, and a GPU is worth its while."""
 
 
 def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> Array:
@@ -67,7 +67,7 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     if len(known) == 0:
         return centre
     gram = products_around(updates[known], centre, pull[known])
-    if not on_gpu(gram):
+    if not on_gpu(gram) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
         gram = as_numpy(gram)
     squares = namespace(gram).linalg.diagonal(gram)
     groups = copies(squares + squares[:, None] - 2 * gram, int(liars) + 1)  # and whom they copied
