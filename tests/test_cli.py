@@ -227,7 +227,9 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     assert "site03" in audit
     (tmp_path / "elsewhere").mkdir()
     again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
-    assert again.returncode == 0, again.stderr
+    assert (again.returncode, again.stderr) == (0, "")
+    idle = coterie("run", "../o/config.toml", "--set", "attack.kind=alie", "--json", cwd=tmp_path / "elsewhere")
+    assert idle.stderr == "note: attack: changes nothing, since nobody in a folder is known to lie\n"
     (clients / "site05.csv").write_text("dose,response\n1,x\n")
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,9 @@ def test_reproduce_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "out", False)
     assert (tmp_path / "out" / "report.md").read_text().count("| brifca-median |") == 2
     assert (tmp_path / "out" / "slopes.png").read_bytes().startswith(b"\x89PNG")
+    report = (tmp_path / "out" / "report.md").read_text()
+    shutil.rmtree(tmp_path / "out" / small[1].name)  # as if it had been interrupted after the first
+    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "out", True)
+    assert (tmp_path / "out" / "report.md").read_text() == report
+    with pytest.raises(ValueError, match="--resume"):
+        paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "nothing", True)

@@ -93,6 +93,7 @@ def reproduce(
     method `coterie` against every attack in every cell, hides k from it, and measures how rules depend on d.
     rotated-mnist trains perceptrons on MNIST in four rotations (coterie[torch]), best with --device cuda.
     """
+    from coterie.experiments.database import FILE
     from coterie.experiments.reproduce import figure1, report, slopes, slopes_report
     from coterie.experiments.store import write_atomically
     from coterie.plot import figure1 as draw
@@ -121,8 +122,11 @@ def reproduce(
         if trials == 1:
             raise ValueError("--trials: must be at least 2 for a slope with a standard error")
         found = []
-        for slope in slopes(trials or (5 if quick else 50)):
-            inside = results_folder(place / slope.name, resume)
+        asked = slopes(trials or (5 if quick else 50))
+        begun = [slope.name for slope in asked if (place / slope.name / FILE).exists()]
+        for slope in asked:
+            # an interruption may have left some that were never begun
+            inside = results_folder(place / slope.name, resume and (slope.name in begun or not begun))
             found.append((slope, work(slope.grid, inside, workers, engine, ray_address).rows(slope.grid.keys)))
         draw_slopes([(slope.key, rows) for slope, rows in found], place / "slopes.png")
         write_atomically(place / "report.md", slopes_report(found).encode())

@@ -6,7 +6,15 @@ import math
 from typing import Any, NamedTuple
 
 from coterie import theory
-from coterie.experiments.config import ROBUST_STARTS, Config, GaussianMeans, MixedRegression, Synthetic
+from coterie.experiments.config import (
+    ROBUST_STARTS,
+    AttackSection,
+    Config,
+    Folder,
+    GaussianMeans,
+    MixedRegression,
+    Synthetic,
+)
 
 
 class Line(NamedTuple):
@@ -64,6 +72,8 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
 def doubts(config: Config) -> dict[str, str]:
     """By kind, one line for what is allowed but hardly meant."""
     found = {"trim": _trim_too_small(config), "bound": _bound_too_small(config)}
+    if isinstance(config.problem, Folder) and config.attack != AttackSection():
+        found["attack"] = "attack: changes nothing, since nobody in a folder is known to lie"
     return {kind: line for kind, line in found.items() if line is not None}
 
 
