@@ -265,6 +265,8 @@ def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path
 def test_more_liars_than_the_method_is_told_of_are_told_in_one_line(tmp_path: Path) -> None:
     told = coterie("run", *SMALL, "--set", "problem.byzantine=0.2", "--method", "coterie", "--json", cwd=tmp_path)
     assert told.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.most_byzantine = 0.05")
+    few = [*SMALL, "--set", "problem.clients=18", "--set", "attack.kind=none", "--method", "coterie", "--json"]
+    assert coterie("run", *few, cwd=tmp_path).stderr == ""  # 0.9 liars are one, for the problem and for the method
     assert told.stderr.count("\n") == 1
 
 

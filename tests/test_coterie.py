@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.aggregators import mean
 from coterie.algorithms import ClusteredDescent
 from coterie.algorithms.descent import ask_weights, standard_errors
+from coterie.algorithms.start import _standard_error
 from coterie.attacks import Attack, constant
 from coterie.data import mixed_regression
 from coterie.experiments import read_config, run_trial, tables
@@ -57,6 +58,28 @@ def test_a_centre_that_liars_take_does_not_cost_a_true_cluster() -> None:
                        "algorithm.clusters=auto", "algorithm.most_clusters=12", trials=1)  # fmt: skip
     assert found["clusters"] == 10
     assert found["oracle_ratio"] < 1.1
+
+
+def test_who_lies_about_a_loss_has_no_say_in_what_is_chance() -> None:
+    """As many as are trimmed send anything: the standard error stays that of the others, about 1/√38."""
+    values = np.random.default_rng(0).standard_normal(40)
+    for lie in (1e30, -1e30, 0.0):
+        values[:2] = lie
+        assert 0.1 < _standard_error(values, 0.05) < 0.25
+
+
+def test_one_liar_of_few_counts_where_the_share_is_less_than_one() -> None:
+    """5 % of 18 clients are 0.9: the problem has one liar, and the method reckons with one."""
+    for found in metrics("problem.clients=18", "problem.clusters=2", "attack.kind=sign-flip", "attack.scale=1000.0"):
+        assert found["oracle_ratio"] < 2.0
+
+
+def test_where_nobody_is_expected_to_lie_two_clients_make_a_cluster() -> None:
+    few = ["problem.clients=8", "problem.clusters=4", "problem.byzantine=0.0", "algorithm.most_byzantine=0.0"]
+    for found in metrics(
+        *few, "problem.dim=10", "problem.samples=400", "algorithm.clusters=auto", "algorithm.most_clusters=6"
+    ):
+        assert found["clusters"] == 4
 
 
 def test_unequal_clients_count_by_their_samples() -> None:

@@ -148,6 +148,9 @@ def test_few_rows_or_columns_and_equal_rows() -> None:
     assert filtered_mean(few, 1).tolist() == [2.0]
     row = np.random.default_rng(6).standard_normal(20).astype(np.float32)
     assert np.array_equal(filtered_mean(np.tile(row, (12, 1)), 3), row)
+    assert np.array_equal(filtered_mean(np.zeros((150, 20)), 3), np.zeros(20))
+    noise = np.random.default_rng(7).standard_normal((30, 20))
+    assert np.allclose(filtered_mean(np.concatenate([np.tile(row, (120, 1)), noise]), 30), row, atol=1.0)
 
 
 def test_no_more_rows_go_than_may_be_lies() -> None:

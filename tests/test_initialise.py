@@ -34,12 +34,15 @@ def lies(kind: str, count: int, honest: np.ndarray, rng: np.random.Generator) ->
         return np.tile(honest.mean(axis=0), (count, 1))
     if kind == "ball":
         return 2.0 * np.ones(dim) + 1e-3 * rng.standard_normal((count, dim))
+    if kind == "ball among them":
+        place = rng.standard_normal(dim)
+        return place / np.linalg.norm(place) + 0.03 * rng.standard_normal((count, dim))
     return 50.0 * np.eye(dim)[np.arange(count) % dim]  # "spread": every direction gets some variance
 
 
 @pytest.mark.parametrize("start", [spectral, balls, erm])
 @pytest.mark.parametrize("thrifty", [True, False])
-@pytest.mark.parametrize("kind", ["huge", "identical far", "identical near", "ball", "spread"])
+@pytest.mark.parametrize("kind", ["huge", "identical far", "identical near", "ball", "ball among them", "spread"])
 def test_a_minority_cannot_take_a_centre_away(start: Find, thrifty: bool, kind: str) -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -67,6 +70,13 @@ def test_clipping_keeps_what_is_inside_and_the_direction_of_the_rest() -> None:
     np.testing.assert_allclose(held[:4], points[:4])
     np.testing.assert_allclose(held[4], np.full(2, np.sqrt(0.5)), rtol=1e-6)
     assert np.array_equal(clipped(np.ones((3, 2)), 0.2), np.ones((3, 2)))
+
+
+def test_liars_may_be_nearly_half() -> None:
+    points, _ = cloud(np.random.default_rng(2), clusters=1, each=25)
+    for thrifty in (True, False):
+        centre = spectral(points, 1, 0.4, np.random.default_rng(3), thrifty)
+        assert np.linalg.norm(centre - points.mean(axis=0)) < 0.2
 
 
 def test_copies_of_one_point_are_one_point() -> None:

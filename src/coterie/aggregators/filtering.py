@@ -128,7 +128,7 @@ def standing_out(gram: Array, directions: int) -> Array | None:
     those before it, so that one lie does not hide behind another. What noise may have falls with every direction that
     is taken away; so where the first of a run of directions lies below what is allowed after its last, all do.
     """
-    if directions == 0:
+    if directions == 0 or not (namespace(gram).linalg.diagonal(gram) > 0).any():
         return None
     values, vectors = _leading(gram, 1)
     leading = vectors[:, 0]
@@ -165,7 +165,7 @@ def _leading(gram: Array, count: int) -> tuple[Array, Array]:
         vector = vector / xp.linalg.vector_norm(vector)
         return (vector @ gram @ vector)[None], vector[:, None]
     if count < LANCZOS * len(gram):
-        values, vectors = eigsh(gram, count, v0=np.sqrt(np.diag(gram)), tol=1e-8)
+        values, vectors = eigsh(gram, count, v0=np.sqrt(np.maximum(np.diag(gram), 0.0)), tol=1e-8)
         return values, vectors
     found: tuple[Floats, Floats] = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
     return found

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from coterie.aggregators import trimmed_mean
+from coterie.aggregators import trim_count, trimmed_mean
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
@@ -70,7 +70,7 @@ class RobustStart:
         ballots = _ballots(network, candidates, example)
         least = self._least(_losses(ballots))
         best, smallest = candidates[least], ballots[least].sizes.min()
-        if clusters > 1 and self.byzantine > 0 and smallest <= self.byzantine * len(points.places) + STRAYS:
+        if clusters > 1 and self.byzantine > 0 and smallest <= self._small(len(points.places)):
             others = self._candidates(points, clusters, rng, forgiving=False)
             losses = _losses(_ballots(network, [best, *others], example))
             other = self._least(losses[:, 1:])
@@ -80,6 +80,10 @@ class RobustStart:
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return like(best, example)
+
+    def _small(self, answers: int) -> float:
+        """A cluster of so many clients may be one of liars."""
+        return self.byzantine * answers + STRAYS if self.byzantine > 0 else 0.0
 
     def _least(self, losses: Floats) -> int:
         """Which column has the least trimmed mean."""
@@ -120,7 +124,7 @@ class RobustStart:
         answers = len(points.places)
         most = max(1, min(self.most, int((1 - self.byzantine) * answers)))
         candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, rng)]
-        small = self.byzantine * answers + STRAYS
+        small = self._small(answers)
         asked = _ballots(network, candidates, example, HALF)
         fewer = [ballot.without(ballot.sizes <= small) for ballot in asked if (ballot.sizes > small).any()]
         allowed = [ballot for ballot in asked if ballot.count == 1 or ballot.sizes.min() > small]
@@ -202,8 +206,9 @@ def _location(values: Floats, trim: float) -> float:
 
 
 def _standard_error(values: Floats, trim: float) -> float:
-    """Of a trimmed mean, by the winsorised variance."""
-    low, high = np.quantile(values, [trim, 1 - trim])
+    """Of a trimmed mean, by the winsorised variance: whoever is trimmed has no say in it, either."""
+    ranked, cut = np.sort(values), trim_count(len(values), trim)
+    low, high = ranked[cut], ranked[-1 - cut]
     return float(np.clip(values, low, high).std() / ((1 - 2 * trim) * np.sqrt(len(values))))
 
 

@@ -55,6 +55,7 @@ def disguised(view: View, scale: float = 1.5) -> Forgery:
     """μ − z·s + s·g_i with g_i ~ N(0, I), z = `scale`: ALIE, but no two liars say the same.
 
     Row by row they are as noisy as honest clients, so that only their number and their common shift can give them away.
+    After Baruch, Baruch and Goldberg, A little is enough, 2019, against rules that look for copies.
     """
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
@@ -139,7 +140,7 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
     """μ + scale·ρ·(θ_j − θ_j′)/‖θ_j − θ_j′‖: drags θ_j onto its nearest neighbour θ_j′, until the clients change over.
 
     ρ² is the mean squared distance of the honest rows to μ, so that with scale 1 a lie stands where they do.
-    With one centre, away from 0.
+    With one centre, away from 0. Only clusters make it possible; we know of no earlier description.
     """
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
@@ -159,7 +160,10 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
 
 
 def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
-    """Copies of what honest clients of other clusters send, claimed for this one; scale·x_i of each in turn."""
+    """Copies of what honest clients of other clusters send, claimed for this one; scale·x_i of each in turn.
+
+    The mimic of Karimireddy, He and Jaggi (2022) across clusters: every single reply is an honest one.
+    """
     updates = as_numpy(view.updates).astype(np.float64)
 
     def craft(rows: Floats, cluster: int, liars: int) -> Array:
@@ -173,7 +177,8 @@ def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
 def seed_capture(view: View, scale: float = 1.0) -> Forgery:
     """Aims at the start: all send one point before the first round, afterwards the paper's lie.
 
-    The point is μ + scale·ρ·u with u a random direction: dense, and no farther out than an honest client.
+    The point is μ + scale·ρ·u with u a random direction: dense, and no farther out than an honest client. What seeding
+    must withstand in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024.
     """
     if view.round >= 0:
         return paper(view)
@@ -190,7 +195,8 @@ def seed_capture(view: View, scale: float = 1.0) -> Forgery:
 def phantom(view: View, scale: float = 1.0) -> Forgery:
     """A cluster that does not exist: all compute honestly on data that (−1, …, −1)·scale/√d explains (`Task.posing`).
 
-    So their answers fit together in every round, in the start as well, and they look for a centre of their own.
+    So their answers fit together in every round, in the start as well, and they look for a centre of their own: ∇F_i(θ)
+    of data that are made up. Only an unknown k makes it possible; we know of no earlier description.
     """
     example = view.updates[:1, :] if view.centres is None else view.centres[:1, :]
     model: Array = like(np.full((1, view.liars.dim), -scale / np.sqrt(view.liars.dim)), example)

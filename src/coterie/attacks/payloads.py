@@ -15,7 +15,11 @@ PAPER = 3.0
 
 
 def none(view: View, scale: float = PAPER) -> Forgery:
-    """Poisoned data alone: the honest answer of their own data, for the cluster they claim."""
+    """Poisoned data alone: ∇F_i(θ), the honest answer of their own data, for the cluster they claim.
+
+    What the data are is the problem's matter: in the synthetic ones a liar's optimum is none of the k (the paper's
+    experiments). No strength to choose.
+    """
     return paper(view, 1.0)
 
 
@@ -44,7 +48,11 @@ def inner_product(view: View, scale: float = 0.5) -> Forgery:
 
 
 def label_flip(view: View, scale: float = PAPER) -> Forgery:
-    """The honest answer of their own data with flipped targets (see `Task.flipped`); no strength to choose."""
+    """∇F_i(θ) of their own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
+
+    No strength to choose. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
+    systems, 2020.
+    """
     flipped = view.liars.flipped()
     if view.asked == "minimiser":
         return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))

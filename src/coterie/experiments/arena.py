@@ -15,7 +15,7 @@ DEFENCES = (
     "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "ifca",
     "three-stage",
 )  # fmt: skip
-"""All but Three-Stage begin at the same kind of robust start, so that a difference is one of rules."""
+"""All but Three-Stage begin at a robust start of the same kind, so that a difference is one of rules."""
 
 ATTACKS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper"},
@@ -54,9 +54,10 @@ class Field(NamedTuple):
     byzantine: tuple[float, ...]
 
 
-FULL = Field(5, 200, 100, (0.0, 0.05, 0.1, 0.15))
-QUICK = Field(3, 60, 20, (0.05, 0.2))
-"""α < 1/(k + 1): beyond that the liars outnumber the honest clients of a cluster they gather on."""
+FULL = Field(5, 200, 100, (0.0, 0.05, 0.1, 0.16))
+QUICK = Field(3, 60, 20, (0.05, 0.23))
+"""α < 1/(k + 1), up to 32 liars beside 33 honest clients, and 14 beside 15: with more the liars outnumber the honest
+clients of a cluster they gather on."""
 
 
 def arena(trials: int, quick: bool = False) -> Grid:

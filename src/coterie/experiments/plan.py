@@ -15,6 +15,7 @@ from coterie.experiments.config import (
     MixedRegression,
     Synthetic,
 )
+from coterie.experiments.tables import most_liars
 
 
 class Line(NamedTuple):
@@ -81,7 +82,7 @@ def _trim_too_small(config: Config) -> str | None:
     """Where the chosen trim is below the worst-case contamination, for the methods that trim."""
     problem = config.problem
     trimming = {"brifca-trimmed", "three-stage"} & set(config.methods)
-    if not isinstance(problem, Synthetic) or not trimming or config.attack.kind == "none":
+    if not isinstance(problem, Synthetic) or not trimming:
         return None
     share = _smallest_share(problem)
     worst = theory.worst_contamination(round(problem.byzantine * problem.clients) / problem.clients, share)
@@ -95,9 +96,11 @@ def _trim_too_small(config: Config) -> str | None:
 
 def _bound_too_small(config: Config) -> str | None:
     """Where there are more liars than the methods that go by a bound are told."""
-    share = getattr(config.problem, "byzantine", 0.0)
-    bounded = {"coterie", "brifca-filter"} & set(config.methods) or config.algorithm.init in ROBUST_STARTS
-    if not bounded or config.attack.kind == "none" or share <= config.algorithm.most_byzantine + 1e-12:
+    problem, bounded = config.problem, {"coterie", "brifca-filter"} & set(config.methods)
+    if isinstance(problem, Folder) or not (bounded or config.algorithm.init in ROBUST_STARTS):
+        return None
+    share, clients = problem.byzantine, problem.clients
+    if round(share * clients) <= most_liars(config.algorithm, clients):
         return None
     return (
         f"problem.byzantine = {share:g} is above algorithm.most_byzantine = {config.algorithm.most_byzantine:g}, the "

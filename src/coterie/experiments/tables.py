@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -107,8 +108,13 @@ TARGETS: dict[str, attacks.Target] = {
 STARTS: dict[str, Find] = {"spectral": initialise.spectral, "balls": initialise.balls, "erm": initialise.erm}
 
 
+def most_liars(section: AlgorithmSection, clients: int) -> int:
+    """How many liars to reckon with: a share of the clients, rounded up, and never half of them."""
+    return min(math.ceil(section.most_byzantine * clients - 1e-9), (clients - 1) // 2)
+
+
 def _filter(section: AlgorithmSection, clients: int) -> Aggregator:
-    return partial(filtered_mean, liars=int(section.most_byzantine * clients + 1e-9))
+    return partial(filtered_mean, liars=most_liars(section, clients))
 
 
 RULES: dict[str, Callable[[AlgorithmSection, int], Aggregator]] = {
@@ -282,15 +288,18 @@ def start(config: Config, dim: int, truth: Truth | None, rng: Generator) -> Arra
     return _typed(centres, config)
 
 
-def robust_start(config: Config, task: Task, origin: Array | None = None) -> RobustStart:
-    """How the server finds the first centres by asking; origin: (1, d), where it asks for gradients, if not at 0."""
-    section = config.algorithm
+def robust_start(config: Config, task: Task, origin: Array | None = None, clients: int | None = None) -> RobustStart:
+    """How the server finds the first centres by asking; origin: (1, d), where it asks for gradients, if not at 0.
+
+    clients: how many there are, if not those of the task.
+    """
+    section, count = config.algorithm, clients or task.clients.count
     curvature = 1.0 if isinstance(config.problem, Images) else 2.0  # what training did is the whole way
     init = section.init if section.init in STARTS else "spectral"
     return RobustStart(
         STARTS[init],
         "minimiser" if init == "erm" else "gradient",
-        section.most_byzantine,
+        most_liars(section, count) / count,
         config.problem.clusters if section.clusters == "known" else None,
         section.most_clusters,
         # a step from 0 that reaches the optimum where the features are isotropic and the loss as curved as it can be
@@ -389,7 +398,7 @@ def algorithm(
             weighted=True,
             participation=section.participation,
         )
-        return SelfStarting(descent, robust_start(config, task, origin))
+        return SelfStarting(descent, robust_start(config, task, origin, clients))
     descent = ClusteredDescent(
         server,
         rounds=section.rounds,

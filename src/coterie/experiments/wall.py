@@ -1,9 +1,10 @@
 """What no server can know: the least error against liars who stand beside honest clients, all of them in noise.
 
 One cluster, as the server sees it near the end of a descent: honest replies μ + e_i and those of the liars μ + v + e_i,
-with standard normal noise e_i in R^d. `informed_mean` is told everything but μ, the direction of v, and who lies, and
-takes the posterior mean, which no estimator beats on average. Where even that is far from the mean of the honest
-replies, the distance is no matter of method.
+with standard normal noise e_i in R^d. `informed_mean` is told the share of liars and the size of v, and takes the
+posterior mean of μ, which on average over such liars no estimator beats. (Here there are always so many liars, at
+exactly that distance; to know both to the last digit would gain a little.) Where even that is far from the mean of
+the honest replies, the distance is no matter of method.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ LLOYD_STEPS = 50
 FAR = 2.0
 REACH = 4.0
 """Median distances to the median that a row counts as at most, where the leading directions are looked for."""
+BELOW_HALF = 0.5 - 1e-12
 BALL = 1.6
 """A cluster reaches this many times as far as the typical point of a ball of half its size."""
 
@@ -151,7 +152,7 @@ def plausible(points: Floats, byzantine: float, thrifty: bool, least: int = 1) -
         return clipped(bounded, byzantine), byzantine
     left = max(0, allowed - (len(points) - len(inside))) if thrifty else min(allowed, (len(inside) - 1) // 2)
     # half a point makes up for the rounding of a share of fewer points
-    return clipped(inside, byzantine), (left + 0.5) / len(inside) if left else 0.0
+    return clipped(inside, byzantine), min((left + 0.5) / len(inside), BELOW_HALF) if left else 0.0
 
 
 def clipped(points: Floats, byzantine: float) -> Floats:
