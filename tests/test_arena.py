@@ -10,6 +10,7 @@ import pytest
 from coterie.experiments import arena
 from coterie.experiments.arena import ATTACKS, DEFENCES, Bout, attack_name, bouts, report, verdict
 from coterie.experiments.config import AttackSection
+from coterie.experiments.plan import doubts
 from coterie.experiments.results import Row
 from coterie.plot import heat_map
 
@@ -45,7 +46,8 @@ def test_the_grid_has_every_attack_at_every_fraction_and_tells_the_bound() -> No
     assert all(names.count(name) == 3 for name in ATTACKS)
     assert all(config.algorithm.most_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
     strongest = [config for config in grid.configs if config.problem.byzantine == 0.16]  # type: ignore[union-attr]
-    assert strongest[0].algorithm.trim == pytest.approx(0.16 / (0.16 + 0.168), abs=1e-4)
+    assert strongest[0].algorithm.trim == pytest.approx(32 / (32 + 33), abs=1e-4)
+    assert not any(doubts(config) for config in (*grid.configs, *arena.arena(1, quick=True).configs))
 
 
 def test_the_report_names_the_best_and_the_broken(tmp_path: Path) -> None:

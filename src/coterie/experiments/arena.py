@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from coterie import __version__
 from coterie.experiments.results import Row, aggregate
 from coterie.experiments.sweep import Grid, parse_grid
-from coterie.theory import worst_contamination
+from coterie.theory import smallest_share, worst_contamination
 
 DEFENCES = (
     "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "ifca",
@@ -66,13 +66,14 @@ def arena(trials: int, quick: bool = False) -> Grid:
     settings = []
     for byzantine in field.byzantine:
         liars = round(byzantine * field.clients)
-        worst = worst_contamination(liars / field.clients, (1 - byzantine) / field.clusters)
+        honest = smallest_share(field.clients, field.clusters, byzantine, None)
+        worst = worst_contamination(liars / field.clients, honest)
         for attack in ATTACKS.values() if byzantine else [ATTACKS["paper"]]:
             settings.append(
                 {
                     "attack": attack,
                     "problem": {"byzantine": byzantine},
-                    "algorithm": {"most_byzantine": byzantine, "trim": round(min(worst, 0.49), 4)},
+                    "algorithm": {"most_byzantine": byzantine, "trim": math.ceil(min(worst, 0.499) * 1e4) / 1e4},
                 }
             )
     return parse_grid(
