@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli import arena as command
 from coterie.experiments import arena
 from coterie.experiments.arena import ATTACKS, DEFENCES, Bout, attack_name, bouts, report, verdict
 from coterie.experiments.config import AttackSection
+from coterie.experiments.database import Database
 from coterie.experiments.plan import doubts
 from coterie.experiments.results import Row
 from coterie.plot import heat_map
@@ -73,3 +75,27 @@ def test_an_unknown_attack_is_named() -> None:
     with pytest.raises(ValueError, match="gaussian"):
         attack_name({**row, "attack.sleep": 0})
     assert math.isinf(arena._finite(None))
+
+
+def test_the_command_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two attacks on a small field, the second of them lost."""
+    monkeypatch.setattr(arena, "QUICK", arena.Field(2, 24, 8, (0.1,)))
+    for name in [name for name in ATTACKS if name not in ("paper", "sign flip")]:
+        monkeypatch.delitem(ATTACKS, name)
+    out = tmp_path / "out"
+    command.arena(quick=True, trials=1, workers=1, out=out)
+    said = capsys.readouterr().out
+    assert "Use `" in said
+    assert (out / "arena.png").read_bytes().startswith(b"\x89PNG")
+    whole = (out / "arena.md").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="--resume"):
+        command.arena(quick=True, trials=1, workers=1, out=out)
+    database = Database(out)
+    kept = [row["method"] for row in database.rows()]
+    database.connection.execute("DELETE FROM results WHERE rowid % 2 = 0")
+    assert len(database.rows()) < len(kept)
+    database.close()
+    command.arena(quick=True, trials=1, workers=1, out=out, resume=True)
+    assert (out / "arena.md").read_text(encoding="utf-8") == whole
