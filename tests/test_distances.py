@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie.aggregators import Aggregator, bucketed, centred_clipping, krum, mean, median, mixed, squared_distances
+from coterie.aggregators import (
+    Aggregator,
+    bucketed,
+    centred_clipping,
+    filtered_mean,
+    krum,
+    mean,
+    median,
+    mixed,
+    squared_distances,
+)
+from coterie.aggregators.distances import copies
 
 RULES: dict[str, Aggregator] = {
     "krum": partial(krum, byzantine=0.2),
@@ -139,3 +150,16 @@ def test_settings_out_of_range_are_named() -> None:
     ]:
         with pytest.raises(ValueError, match=named):
             call()
+
+
+def test_copies_are_found_where_they_are_half_of_all_rows() -> None:
+    """Fourteen who copy one of fifteen: most rows have a twin, so the usual distance to the nearest one is 0."""
+    rng = np.random.default_rng(0)
+    honest = rng.standard_normal((15, 20))
+    groups = copies(squared_distances(np.concatenate([honest, np.tile(honest[:1], (14, 1))])), most=15)
+    assert groups.tolist() == [*range(15), *[0] * 14]
+    everybody = copies(squared_distances(np.tile(honest[:1], (9, 1))), most=4)
+    assert len(set(everybody.tolist())) == 9
+    # the median is their point, and yet the others are heard: what is left is the mean of the fifteen
+    found = filtered_mean(np.concatenate([honest, np.tile(honest[:1], (14, 1))]), liars=14)
+    assert np.linalg.norm(found - honest.mean(axis=0)) < 0.5 * np.linalg.norm(found - honest[0])
