@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.aggregators import mean
 from coterie.algorithms import ClusteredDescent
 from coterie.algorithms.descent import ask_weights, standard_errors
-from coterie.algorithms.start import _standard_error
+from coterie.algorithms.start import _location, _standard_error
 from coterie.attacks import Attack, constant
 from coterie.data import mixed_regression
 from coterie.experiments import read_config, run_trial, tables
@@ -65,7 +65,9 @@ def test_who_lies_about_a_loss_has_no_say_in_what_is_chance() -> None:
     values = np.random.default_rng(0).standard_normal(40)
     for lie in (1e30, -1e30, 0.0):
         values[:2] = lie
-        assert 0.1 < _standard_error(values, 0.05) < 0.25
+        assert 0.1 < _standard_error(values, 2) < 0.25
+    values[:2] = 1e30
+    assert abs(_location(values[:-5], 2)) < 0.5  # five were silent, and the two still do not count
 
 
 def test_one_liar_of_few_counts_where_the_share_is_less_than_one() -> None:

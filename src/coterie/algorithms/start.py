@@ -65,32 +65,30 @@ class RobustStart:
         are two candidates more, from points that once left out stay out, if they have clearly smaller losses.
         """
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
-        points = self._points(network, example, clusters)
-        candidates = self._candidates(points, clusters, rng)
+        points, liars = self._points(network, example, clusters), self._liars(network)
+        candidates = self._candidates(points, clusters, liars, rng)
         ballots = _ballots(network, candidates, example)
-        least = self._least(_losses(ballots))
+        least = _least(_losses(ballots), liars)
         best, smallest = candidates[least], ballots[least].sizes.min()
-        if clusters > 1 and self.byzantine > 0 and smallest <= self._small(len(points.places)):
-            others = self._candidates(points, clusters, rng, forgiving=False)
+        if clusters > 1 and liars and smallest <= liars + STRAYS:
+            others = self._candidates(points, clusters, liars, rng, forgiving=False)
             losses = _losses(_ballots(network, [best, *others], example))
-            other = self._least(losses[:, 1:])
+            other = _least(losses[:, 1:], liars)
             gain = losses[:, 0] - losses[:, 1 + other]
-            if _location(gain, self.byzantine) > _standard_error(gain, self.byzantine):
+            if _location(gain, liars) > _standard_error(gain, liars):
                 best = others[other]
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return like(best, example)
 
-    def _small(self, answers: int) -> float:
-        """A cluster of so many clients may be one of liars."""
-        return self.byzantine * answers + STRAYS if self.byzantine > 0 else 0.0
+    def _liars(self, network: Network) -> int:
+        """How many there may be; they answer, whoever else is silent or refused."""
+        return int(self.byzantine * network.count + 1e-9)
 
-    def _least(self, losses: Floats) -> int:
-        """Which column has the least trimmed mean."""
-        return int(np.argmin([_location(column, self.byzantine) for column in losses.T]))
-
-    def _candidates(self, points: Points, clusters: int, rng: Generator, forgiving: bool = True) -> list[Floats]:
-        settings = clusters, self.byzantine, rng
+    def _candidates(
+        self, points: Points, clusters: int, liars: int, rng: Generator, forgiving: bool = True
+    ) -> list[Floats]:
+        settings = clusters, _share(liars, len(points.places)), rng
         found = [self.find(points.places, *settings, thrifty, forgiving) for thrifty in (True, False)]
         return [points.back(centres) for centres in found]
 
@@ -120,11 +118,10 @@ class RobustStart:
         have a centre all the same, a true cluster may be found only with one centre more; so for a number that is not
         allowed, what is left of more centres without the clusters that are too small may stand.
         """
-        points = self._points(network, example, 1, HALF)
-        answers = len(points.places)
-        most = max(1, min(self.most, int((1 - self.byzantine) * answers)))
-        candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, rng)]
-        small = self._small(answers)
+        points, liars = self._points(network, example, 1, HALF), self._liars(network)
+        most = max(1, min(self.most, len(points.places) - liars))
+        candidates = [found for k in range(1, most + 1) for found in self._candidates(points, k, liars, rng)]
+        small = liars + STRAYS if liars else 0
         asked = _ballots(network, candidates, example, HALF)
         fewer = [ballot.without(ballot.sizes <= small) for ballot in asked if (ballot.sizes > small).any()]
         allowed = [ballot for ballot in asked if ballot.count == 1 or ballot.sizes.min() > small]
@@ -132,8 +129,8 @@ class RobustStart:
         allowed += [ballot for ballot in fewer if ballot.count not in known and ballot.sizes.min() > small]
         allowed.sort(key=lambda ballot: ballot.count)
         losses = _losses(allowed)
-        worse = losses - losses[:, [self._least(losses)]]
-        near = [_location(more, self.byzantine) <= _standard_error(more, self.byzantine) for more in worse.T]
+        worse = losses - losses[:, [_least(losses, liars)]]
+        near = [_location(more, liars) <= _standard_error(more, liars) for more in worse.T]
         return allowed[near.index(True)].count  # the best itself is no worse, so there is one
 
 
@@ -201,12 +198,23 @@ def _answers(network: Network, replies: Replies, form: Array) -> Floats:
     return found
 
 
-def _location(values: Floats, trim: float) -> float:
-    return float(trimmed_mean(values[:, None], trim)[0])
+def _share(liars: int, answers: int) -> float:
+    """Of so many answers, less than half."""
+    return min(liars / answers, 0.5 - 1e-12)
 
 
-def _standard_error(values: Floats, trim: float) -> float:
+def _least(losses: Floats, liars: int) -> int:
+    """Which column has the least trimmed mean."""
+    return int(np.argmin([_location(column, liars) for column in losses.T]))
+
+
+def _location(values: Floats, liars: int) -> float:
+    return float(trimmed_mean(values[:, None], _share(liars, len(values)))[0])
+
+
+def _standard_error(values: Floats, liars: int) -> float:
     """Of a trimmed mean, by the winsorised variance: whoever is trimmed has no say in it, either."""
+    trim = _share(liars, len(values))
     ranked, cut = np.sort(values), trim_count(len(values), trim)
     low, high = ranked[cut], ranked[-1 - cut]
     return float(np.clip(values, low, high).std() / ((1 - 2 * trim) * np.sqrt(len(values))))
