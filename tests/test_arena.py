@@ -82,8 +82,7 @@ def test_the_command_goes_on_where_it_stopped(
 ) -> None:
     """Two attacks on a small field, the second of them lost."""
     monkeypatch.setattr(arena, "QUICK", arena.Field(2, 24, 8, (0.1,)))
-    for name in [name for name in ATTACKS if name not in ("paper", "sign flip")]:
-        monkeypatch.delitem(ATTACKS, name)
+    monkeypatch.setattr(arena, "ATTACKS", {name: ATTACKS[name] for name in ("paper", "sign flip")})
     out = tmp_path / "out"
     command.arena(quick=True, trials=1, workers=1, out=out)
     said = capsys.readouterr().out
