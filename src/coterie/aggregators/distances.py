@@ -30,8 +30,6 @@ PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
 COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
-EQUAL = 1e-12
-"""Squared distances below this share of the median one are rounding."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
 
@@ -204,10 +202,7 @@ def copies(squares: Array, most: int) -> Ints:
     xp = namespace(squares)
     between = xp.clip(squares, 0, None) + like(np.diag(np.full(len(squares), np.inf)), squares)
     nearest = as_numpy(xp.min(between, axis=1))
-    near = COPY**2 * float(np.median(nearest))
-    same = EQUAL * float(np.median(as_numpy(between)))
-    if near < same and (nearest > same).any():  # half of the rows, or more, have a twin: those who have none tell
-        near = COPY**2 * float(np.median(nearest[nearest > same]))
+    near = COPY**2 * _typical(nearest)
     if not (nearest < near).any():
         return np.arange(len(squares))
     linked = csr_matrix(as_numpy(between < near))
@@ -227,14 +222,17 @@ def averages(groups: Ints) -> Floats:
 def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
     """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `farthest`.
 
-    In median distances, of those who are not at the centre itself where that is half of them or more.
+    In typical distances.
     """
     away = np.sqrt(_squared_distances_to(updates, centre))
-    typical = float(np.median(away))
-    if typical == 0 and away.any():
-        typical = float(np.median(away[away > 0]))
-    pull = _pull(away, farthest * max(typical, 1e-300))
+    pull = _pull(away, farthest * max(_typical(away), 1e-300))
     return np.flatnonzero(pull), pull
+
+
+def _typical(distances: Floats) -> float:
+    """The median; where half of the rows, or more, coincide, that of the others."""
+    middle = float(np.median(distances))
+    return float(np.median(distances[distances > 0])) if middle == 0 and distances.any() else middle
 
 
 def _pull(away: Floats, reach: float) -> Floats:

@@ -14,7 +14,7 @@ from coterie.aggregators import trim_count, trimmed_mean
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
-from coterie.initialise.robust import narrowed
+from coterie.initialise.robust import BELOW_HALF, narrowed
 from coterie.intake import Replies, admit
 
 Find = Callable[[Floats, int, float, Generator, bool, bool], Floats]
@@ -200,7 +200,7 @@ def _answers(network: Network, replies: Replies, form: Array) -> Floats:
 
 def _share(liars: int, answers: int) -> float:
     """Of so many answers, less than half."""
-    return min(liars / answers, 0.5 - 1e-12)
+    return min(liars / answers, BELOW_HALF)
 
 
 def _least(losses: Floats, liars: int) -> int:

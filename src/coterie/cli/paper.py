@@ -93,11 +93,9 @@ def reproduce(
     method `coterie` against every attack in every cell, hides k from it, and measures how rules depend on d.
     rotated-mnist trains perceptrons on MNIST in four rotations (coterie[torch]), best with --device cuda.
     """
-    from coterie.experiments.database import FILE
-    from coterie.experiments.reproduce import figure1, report, slopes, slopes_report
+    from coterie.experiments.reproduce import figure1, report
     from coterie.experiments.store import write_atomically
     from coterie.plot import figure1 as draw
-    from coterie.plot import slopes as draw_slopes
 
     if what == "claims":
         if quick:
@@ -121,22 +119,30 @@ def reproduce(
             raise ValueError("--device: the slopes need attacks that only the CPU plays")
         if trials == 1:
             raise ValueError("--trials: must be at least 2 for a slope with a standard error")
-        found = []
-        asked = slopes(trials or (5 if quick else 50))
-        begun = [slope.name for slope in asked if (place / slope.name / FILE).exists()]
-        for slope in asked:
-            # an interruption may have left some that were never begun
-            inside = results_folder(place / slope.name, resume and (slope.name in begun or not begun))
-            found.append((slope, work(slope.grid, inside, workers, engine, ray_address).rows(slope.grid.keys)))
-        draw_slopes([(slope.key, rows) for slope, rows in found], place / "slopes.png")
-        write_atomically(place / "report.md", slopes_report(found).encode())
-        print(place / "report.md")
+        _slopes(place, trials or (5 if quick else 50), workers, engine, ray_address, resume)
         return
     grid = figure1(preset, trials or (5 if quick else 50), quick, device or "cpu")
     rows = work(grid, place, workers, engine, ray_address).rows(grid.keys)
     draw(rows, place / "figure1.png", preset)
     write_atomically(place / "report.md", report(rows, preset).encode())
     print(place / "report.md")
+
+
+def _slopes(out: Path, trials: int, workers: int | None, engine: str, ray_address: str | None, resume: bool) -> None:
+    from coterie.experiments.database import FILE
+    from coterie.experiments.reproduce import slopes, slopes_report
+    from coterie.experiments.store import write_atomically
+    from coterie.plot import slopes as draw
+
+    found, asked = [], slopes(trials)
+    begun = [slope.name for slope in asked if (out / slope.name / FILE).exists()]
+    for slope in asked:
+        # an interruption may have left some that were never begun
+        inside = results_folder(out / slope.name, resume and (slope.name in begun or not begun))
+        found.append((slope, work(slope.grid, inside, workers, engine, ray_address).rows(slope.grid.keys)))
+    draw([(slope.key, rows) for slope, rows in found], out / "slopes.png")
+    write_atomically(out / "report.md", slopes_report(found).encode())
+    print(out / "report.md")
 
 
 def _claims(

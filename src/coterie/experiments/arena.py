@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from coterie import __version__
+from coterie.data.generators import byzantine_count
 from coterie.experiments.results import Row, aggregate
 from coterie.experiments.sweep import Grid, parse_grid
 from coterie.theory import smallest_share, worst_contamination
@@ -65,7 +66,7 @@ def arena(trials: int, quick: bool = False) -> Grid:
     field = QUICK if quick else FULL
     settings = []
     for byzantine in field.byzantine:
-        liars = round(byzantine * field.clients)
+        liars = byzantine_count(field.clients, byzantine)
         honest = smallest_share(field.clients, field.clusters, byzantine, None)
         worst = worst_contamination(liars / field.clients, honest)
         for attack in ATTACKS.values() if byzantine else [ATTACKS["paper"]]:

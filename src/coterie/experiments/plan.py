@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from coterie import theory
+from coterie.data.generators import byzantine_count
 from coterie.experiments.config import (
     ROBUST_STARTS,
     AttackSection,
@@ -85,7 +86,7 @@ def _trim_too_small(config: Config) -> str | None:
     if not isinstance(problem, Synthetic) or not trimming:
         return None
     share = _smallest_share(problem)
-    worst = theory.worst_contamination(round(problem.byzantine * problem.clients) / problem.clients, share)
+    worst = theory.worst_contamination(byzantine_count(problem.clients, problem.byzantine) / problem.clients, share)
     if config.algorithm.trim >= worst - 1e-12:
         return None
     return (
@@ -100,7 +101,7 @@ def _bound_too_small(config: Config) -> str | None:
     if isinstance(problem, Folder) or not (bounded or config.algorithm.init in ROBUST_STARTS):
         return None
     share, clients = problem.byzantine, problem.clients
-    if round(share * clients) <= most_liars(config.algorithm, clients):
+    if byzantine_count(clients, share) <= most_liars(config.algorithm, clients):
         return None
     return (
         f"problem.byzantine = {share:g} is above algorithm.most_byzantine = {config.algorithm.most_byzantine:g}, the "
