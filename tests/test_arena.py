@@ -9,7 +9,7 @@ import pytest
 
 from coterie.cli import arena as command
 from coterie.experiments import arena
-from coterie.experiments.arena import ATTACKS, DEFENCES, Bout, attack_name, bouts, report, verdict
+from coterie.experiments.arena import ATTACKS, Bout, attack_name, bouts, report, verdict
 from coterie.experiments.config import AttackSection
 from coterie.experiments.database import Database
 from coterie.experiments.plan import doubts
@@ -23,10 +23,11 @@ def rows() -> list[Row]:
     for config in arena.arena(1, quick=True).configs:
         inside = config.model_dump(mode="json")
         base = {f"{section}.{key}": value for section, keys in inside.items() for key, value in keys.items()}
-        for place, defence in enumerate(DEFENCES, 1):
-            ratio = float("inf") if defence == "ifca" else place * (10.0 if config.attack.kind == "alie" else 1.0)
+        for place, method in enumerate(config.methods, 1):
+            ratio = float("inf") if method == "ifca" else place * (10.0 if config.attack.kind == "alie" else 1.0)
+            ratio *= 1.0 if config.algorithm.before == "nothing" else 4.0
             found.append(
-                {**base, "method": defence, "trial": 0, "seed": 0, "oracle_ratio": ratio, "worst_ratio": 2 * ratio}
+                {**base, "method": method, "trial": 0, "seed": 0, "oracle_ratio": ratio, "worst_ratio": 2 * ratio}
                 | dict.fromkeys(("dist", "matched_dist", "ari", "misclustered", "clusters", "loss", "rounds"), 1.0)
                 | {"seconds": 1.0}
             )
@@ -44,8 +45,10 @@ def test_the_grid_has_every_attack_at_every_fraction_and_tells_the_bound() -> No
     grid = arena.arena(3)
     names = [attack_name({f"{s}.{k}": v for s, keys in c.model_dump().items() for k, v in keys.items()})
              for c in grid.configs]  # fmt: skip
-    assert names.count("nobody lies") == 1
-    assert all(names.count(name) == 3 for name in ATTACKS)
+    ways = len(arena.METHODS)
+    assert names.count("nobody lies") == ways
+    assert all(names.count(name) == 3 * ways for name in ATTACKS)
+    assert [config.methods for config in grid.configs[:ways]] == [list(methods) for methods in arena.METHODS.values()]
     assert all(config.algorithm.most_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
     strongest = [config for config in grid.configs if config.problem.byzantine == 0.16]  # type: ignore[union-attr]
     assert strongest[0].algorithm.trim == pytest.approx(32 / (32 + 33), abs=1e-4)
@@ -54,7 +57,8 @@ def test_the_grid_has_every_attack_at_every_fraction_and_tells_the_bound() -> No
 
 def test_the_report_names_the_best_and_the_broken(tmp_path: Path) -> None:
     text = report(rows(), "coterie arena --quick")
-    assert "Use `coterie`: at worst 10.00 × the oracle (ALIE); next comes `brifca-median` with 20.00 × (ALIE)." in text
+    assert "Use `coterie`: at worst 10.00 × the oracle (ALIE); next comes `brifca-filter` with 20.00 × (ALIE)." in text
+    assert "| mixing + brifca-trimmed | 40.00 | 80.00 | ALIE |" in text
     assert "beyond 3 ×" in text
     assert "| ifca | diverged | diverged | paper |" in text
     assert text.count("## α = ") == 2
@@ -68,6 +72,18 @@ def test_what_costs_nothing_where_nobody_lies() -> None:
         Bout(0.0, "nobody lies", "brifca-median", 1.3, 0.0, 1.5),
     ]
     assert verdict(here) == "Where nobody lies, these cost at most 2 %: coterie."
+
+
+def test_what_differs_by_chance_is_no_reason_to_prefer_it() -> None:
+    here = [
+        Bout(0.1, "ALIE", "coterie", 1.06, 0.02, 1.2),
+        Bout(0.1, "ALIE", "brifca-filter", 1.05, 0.02, 1.2),
+        Bout(0.1, "ALIE", "brifca-median", 1.3, 5.0, 1.5),
+    ]
+    assert verdict(here) == (
+        "Use `coterie`: at worst 1.06 × the oracle (ALIE); within a standard error of that `brifca-filter` with 1.05 × "
+        "(ALIE); next comes `brifca-median` with 1.30 × (ALIE)."
+    )
 
 
 def test_an_unknown_attack_is_named() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from coterie.aggregators import filtered_mean, median, per_cluster
-from coterie.aggregators.filtering import MANY, _centred, _kept, standing_out
+from coterie.aggregators.filtering import MANY, _below, _centred, _kept, _turned_down, standing_out
 
 HONEST = 38
+HOW = ("removal", "no-regret")
+How = Literal["removal", "no-regret"]
 
 
 def shifted(rng: np.random.Generator, liars: int, dim: int, shift: float, dressed: bool) -> np.ndarray:
@@ -24,30 +28,32 @@ def shifted(rng: np.random.Generator, liars: int, dim: int, shift: float, dresse
     return np.concatenate([honest, lies + dressed * rng.standard_normal((liars, dim))])
 
 
-def ratio(rows: np.ndarray, liars: int) -> float:
+def ratio(rows: np.ndarray, liars: int, how: How = "removal") -> float:
     """The error relative to that of the honest mean."""
-    return float(np.linalg.norm(filtered_mean(rows, liars)) / np.linalg.norm(rows[:HONEST].mean(axis=0)))
+    return float(np.linalg.norm(filtered_mean(rows, liars, how=how)) / np.linalg.norm(rows[:HONEST].mean(axis=0)))
 
 
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("dim", [20, 100, 500])
-def test_where_nobody_lies_nothing_is_lost(dim: int) -> None:
+def test_where_nobody_lies_nothing_is_lost(dim: int, how: How) -> None:
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((HONEST, dim)) for _ in range(40)]
-    lost = [ratio(r, HONEST) for r in rows]
+    lost = [ratio(r, HONEST, how) for r in rows]
     # a false alarm takes a row or two, and comes in a few of a hundred tables
     assert abs(float(np.mean(lost)) - 1) < 0.01
 
 
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("dressed", [False, True])
 @pytest.mark.parametrize(("liars", "dim", "most"), [(4, 20, 1.3), (10, 100, 1.4), (20, 500, 1.4), (30, 500, 1.5)])
-def test_no_shift_does_much_damage(liars: int, dim: int, most: float, dressed: bool) -> None:
+def test_no_shift_does_much_damage(liars: int, dim: int, most: float, dressed: bool, how: How) -> None:
     """Small ones do little, and large ones are seen; in between lies the worst, far below a median's."""
     worst = worst_median = 0.0
     for shift in (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1e6):
         rng = np.random.default_rng(1)
         tables = [shifted(rng, liars, dim, shift, dressed) for _ in range(6)]
         norms = [np.linalg.norm(rows[:HONEST].mean(axis=0)) for rows in tables]
-        worst = max(worst, float(np.mean([ratio(rows, liars) for rows in tables])))
+        worst = max(worst, float(np.mean([ratio(rows, liars, how) for rows in tables])))
         found = [np.linalg.norm(median(rows)) / norm for rows, norm in zip(tables, norms, strict=True)]
         worst_median = max(worst_median, float(np.mean(found)))
     assert worst < most
@@ -70,21 +76,22 @@ def test_precise_clients_are_no_copies_of_each_other() -> None:
     assert lost < 1.1
 
 
-def test_one_lie_does_not_hide_behind_another() -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_one_lie_does_not_hide_behind_another(how: How) -> None:
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((HONEST, 60))
     lies = 8 * np.eye(60)[:12] * np.array([1e6, 1, 1e3, 1, 1, 1e5, 1, 1, 1, 1e4, 1, 1])[:, None]
-    found = filtered_mean(np.concatenate([rows, lies, lies * 0.9]), liars=24)
+    found = filtered_mean(np.concatenate([rows, lies, lies * 0.9]), liars=24, how=how)
     assert np.linalg.norm(found) < 1.3 * np.linalg.norm(rows.mean(axis=0))
 
 
-@given(st.integers(0, 2**31), st.sampled_from([1e30, 3e38, np.inf, -np.inf, np.nan, 0.0]))
-def test_arbitrary_rows_leave_it_finite_and_near(seed: int, size: float) -> None:
+@given(st.integers(0, 2**31), st.sampled_from([1e30, 3e38, np.inf, -np.inf, np.nan, 0.0]), st.sampled_from(HOW))
+def test_arbitrary_rows_leave_it_finite_and_near(seed: int, size: float, how: How) -> None:
     rng = np.random.default_rng(seed)
     honest = rng.standard_normal((20, 12)).astype(np.float32)
     with np.errstate(all="ignore"):
         lies = (size * rng.standard_normal((6, 12))).astype(np.float32)
-        found = filtered_mean(np.concatenate([honest, lies]), liars=6)
+        found = filtered_mean(np.concatenate([honest, lies]), liars=6, how=how)
     if np.isnan(size):
         return  # the intake lets none in; nothing is promised, but that it comes back
     assert np.isfinite(found).all()
@@ -96,22 +103,25 @@ def test_weights_are_those_of_a_weighted_mean() -> None:
     weights = rng.uniform(0.2, 1.0, size=40)
     rows = rng.standard_normal((40, 30)) / np.sqrt(weights)[:, None]
     expected = (weights[:, None] * rows).sum(axis=0) / weights.sum()
-    np.testing.assert_allclose(filtered_mean(rows, 10, weights), expected, atol=1e-12)
+    for how in HOW:
+        np.testing.assert_allclose(filtered_mean(rows, 10, weights, how), expected, atol=1e-12)  # type: ignore[arg-type]
     table, counts = per_cluster(partial(filtered_mean, liars=5), rows, np.arange(40) % 2, 2, weights)
     even = weights[::2, None] * rows[::2]
     np.testing.assert_allclose(table[0], even.sum(axis=0) / weights[::2].sum(), atol=1e-12)
     assert counts.tolist() == [20, 20]
 
 
-def test_kinds_precisions_and_the_order_of_the_rows() -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_kinds_precisions_and_the_order_of_the_rows(how: How) -> None:
     rows = shifted(np.random.default_rng(4), 10, 50, 9.0, dressed=True)
-    exact = filtered_mean(rows, 10)
-    np.testing.assert_allclose(filtered_mean(np.random.default_rng(5).permutation(rows), 10), exact, atol=1e-12)
-    np.testing.assert_allclose(filtered_mean(3 * rows + 7, 10), 3 * exact + 7, atol=1e-9)
-    single = filtered_mean(rows.astype(np.float32), 10)
+    rule = partial(filtered_mean, liars=10, how=how)
+    exact = rule(rows)
+    np.testing.assert_allclose(rule(np.random.default_rng(5).permutation(rows)), exact, atol=1e-12)
+    np.testing.assert_allclose(rule(3 * rows + 7), 3 * exact + 7, atol=1e-9)
+    single = rule(rows.astype(np.float32))
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, exact, atol=1e-5)
-    tensor = filtered_mean(torch.from_numpy(rows), 10)
+    tensor = rule(torch.from_numpy(rows))
     assert isinstance(tensor, torch.Tensor)
     np.testing.assert_allclose(tensor.numpy(), exact, atol=1e-12)
 
@@ -126,6 +136,8 @@ def test_what_runs_on_a_gpu_keeps_the_same_rows(dim: int, shift: float) -> None:
         directions = min(len(rows) - 1, dim) // 4
         kept = _kept(gram, counts, 12, directions)
         assert _kept(torch.from_numpy(gram), counts, 12, directions).tolist() == kept.tolist()
+        turned = _turned_down(torch.from_numpy(gram), counts, 12, directions)
+        np.testing.assert_allclose(turned, _turned_down(gram, counts, 12, directions), atol=1e-6)
         along = standing_out(_centred(gram, counts), 1)
         other = standing_out(torch.from_numpy(_centred(gram, counts)), 1)
         assert (along is None) == (other is None)
@@ -157,6 +169,24 @@ def test_no_more_rows_go_than_may_be_lies() -> None:
     rows = shifted(np.random.default_rng(7), 10, 50, 50.0, dressed=True)
     assert np.allclose(filtered_mean(rows, 0), rows.mean(axis=0))
     assert np.linalg.norm(filtered_mean(rows, 5)) > np.linalg.norm(filtered_mean(rows, 10))
+    assert np.allclose(filtered_mean(rows, 0, how="no-regret"), rows.mean(axis=0))
+    weights = _turned_down(rows @ rows.T, np.ones(len(rows)), 5, 12)
+    assert weights.max() / weights.sum() <= 1 / (len(rows) - 5) * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(1.01, 4.0), st.integers(0, 2**31))
+def test_weights_come_back_to_the_capped_simplex(weights: list[float], most: float, seed: int) -> None:
+    """min(most, s·w) with the s that bisection finds."""
+    keeping, counts = np.array(weights), np.random.default_rng(seed).uniform(0.1, 1.0, len(weights))
+    if most * counts[keeping > 1e-6].sum() <= 1.001 * counts.sum():
+        return  # too few are left to carry the whole weight
+    found = _below(keeping, most, counts)
+
+    def excess(factor: float) -> float:
+        return float((counts * np.minimum(most, factor * keeping)).sum() - counts.sum())
+
+    factor = brentq(excess, 0.0, 1e8, xtol=1e-14, rtol=1e-14, maxiter=500)
+    np.testing.assert_allclose(found, np.minimum(most, factor * keeping), rtol=1e-6, atol=1e-9)
 
 
 def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
@@ -172,7 +202,12 @@ def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"liars": -1}, "liars"), ({"liars": 1.5}, "liars"), ({"liars": 1, "weights": np.zeros(10)}, "weights")],
+    [
+        ({"liars": -1}, "liars"),
+        ({"liars": 1.5}, "liars"),
+        ({"liars": 1, "weights": np.zeros(10)}, "weights"),
+        ({"liars": 1, "how": "magic"}, "how must be"),
+    ],
 )
 def test_settings_out_of_range_are_named(options: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):

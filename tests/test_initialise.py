@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
+from coterie.aggregators import median, trimmed_mean
 from coterie.algorithms.start import Find, RobustStart
 from coterie.experiments import Config, read_config, run_trial, tables
 from coterie.experiments.trial import draw_trial
@@ -62,6 +64,26 @@ def test_many_clusters_are_all_found(seed: int) -> None:
     found = trimmed_clusters(points, 15, 0.05, rng)
     assert adjusted_rand_index(found.labels, labels) == 1.0
     assert (~found.kept).sum() == 15
+
+
+@pytest.mark.parametrize(("clusters", "dim"), [(2, 100), (5, 20), (5, 100)])
+def test_robust_means_in_the_full_space_are_no_nearer(clusters: int, dim: int) -> None:
+    """The paper's problems: across the k directions in which the clusters differ, a mean adds nothing but noise."""
+    sizes = f"problem.clusters={clusters}", f"problem.clients={40 * clusters}", f"problem.dim={dim}"
+    distances = []
+    for trial in range(4):
+        draw = draw_trial(read_config(None, sizes), trial)
+        assert draw.truth is not None
+        origin = np.zeros((1, dim), dtype=np.float32)
+        sketches = -draw.task.gradients(origin, np.zeros(40 * clusters, dtype=np.int64)).astype(np.float64) / 2
+        found = spectral(sketches, clusters, 0.05, np.random.default_rng(trial))
+        labels = cdist(sketches, found).argmin(axis=1)
+        members = [sketches[labels == j] for j in range(clusters)]
+        centres = found, [median(rows) for rows in members], [trimmed_mean(rows, 0.25) for rows in members]
+        distances.append([matched_distance(np.stack(list(each)), draw.truth.centres) for each in centres])
+    along, medians, trimmed = np.mean(distances, axis=0)
+    assert along < 0.9 * medians
+    assert along < trimmed
 
 
 def test_clipping_keeps_what_is_inside_and_the_direction_of_the_rest() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STYLES = {
     "coterie": "tab:orange",
     "brifca-filter": "tab:orange",
+    "brifca-no-regret": "tab:olive",
     "brifca-geometric": "tab:cyan",
     "brifca-median": "tab:blue",
     "brifca-trimmed": "tab:green",

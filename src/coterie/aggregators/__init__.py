@@ -1,10 +1,16 @@
 """Pure functions from rows to one row, and the same per cluster."""
 
-from coterie.aggregators.distances import bucketed, centred_clipping, krum, mixed, squared_distances
+from coterie.aggregators.distances import (
+    bucketed,
+    centred_clipping,
+    geometric_median,
+    krum,
+    mixed,
+    squared_distances,
+)
 from coterie.aggregators.filtering import filtered_mean
 from coterie.aggregators.rules import (
     Aggregator,
-    geometric_median,
     mean,
     mean_over,
     median,

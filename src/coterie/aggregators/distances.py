@@ -1,4 +1,4 @@
-"""Rules that look at how far the rows lie from each other: Krum, centred clipping, and two steps before a rule.
+"""Rules that look at distances: Krum, centred clipping, the geometric median, and two steps before a rule.
 
 They need the squared distances between the rows, which one kernel computes from differences: a distance between two
 far rows that lie close together does not cancel, as it does where it is made of norms and products; or the products of
@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 
 from coterie.aggregators.order_statistics import native, threads
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
 BLOCK = 2048
 """Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
@@ -189,6 +189,52 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
+def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1e-8) -> Array:
+    """The point with the least sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
+
+    Starts at the coordinate-wise median, which no minority can move far; distances are kept away from zero by a
+    fraction `tolerance` of their median. Every point on the way is a combination of start and rows, so that the
+    iteration runs on their products alone. Reference: Pillutla et al., Robust aggregation, 2022.
+
+    >>> geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
+    [0.0, 0.0]
+    """
+    check_rows(updates)
+    if is_torch_array(updates) and not on_gpu(updates):  # the same bits as in NumPy
+        return like(geometric_median(as_numpy(updates), iterations, tolerance), updates)
+    updates = _real(updates)
+    start = median(updates)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = as_numpy(products_around(updates, start))
+    known = np.flatnonzero(np.isfinite(gram).all(axis=1))
+    if len(known) < len(gram):  # beyond float64 a row pulls no more
+        known = np.flatnonzero(np.isfinite(np.diag(gram)))
+        gram = gram[np.ix_(known, known)]
+    squares = np.diag(gram)
+    distances = np.sqrt(squares)
+    floor = tolerance * float(np.median(distances)) if len(known) else 0.0
+    if floor == 0:  # at least half of the rows lie on one point, which is the answer
+        return start
+    shares = np.zeros(len(known))
+    for _ in range(iterations):
+        weights = 1.0 / np.maximum(distances, floor)
+        moves, shares = -shares, weights / weights.sum()
+        moves += shares
+        towards = gram @ shares
+        distances = np.sqrt(np.maximum(squares - 2 * towards + shares @ towards, 0.0))
+        if np.sqrt(max(0.0, moves @ gram @ moves)) <= tolerance * float(np.median(distances)):
+            break
+    return moved(updates if len(known) == len(updates) else updates[known], start, shares)
+
+
+def moved(updates: Array, centre: Array, shares: Floats) -> Array:
+    """centre + Σ_i share_i (x_i − centre), in float64."""
+    parts = [like(shares[None, :], block) @ block for block in centred_blocks(updates, centre)]
+    xp = namespace(updates)
+    away = xp.concat(parts, axis=1)[0]
+    return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
+
+
 def copies(squares: Array, most: int) -> Ints:
     """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
 
@@ -242,13 +288,16 @@ def _pull(away: Floats, reach: float) -> Floats:
     return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
 
 
-def products_around(updates: Array, centre: Array, pull: Floats) -> Array:
-    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time, where the rows are."""
-    xp = namespace(updates)
-    factors = like(pull[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((len(pull), len(pull))), factors)
+def products_around(updates: Array, centre: Array, pull: Floats | None = None) -> Array:
+    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time, where the rows are.
+
+    pull: (rows,), the p_i; None for 1.
+    """
+    xp, rows = namespace(updates), updates.shape[0]
+    factors = like(np.ones((rows, 1)) if pull is None else pull[:, None], xp.astype(updates[:1, :1], xp.float64))
+    gram = like(np.zeros((rows, rows)), factors)
     for block in centred_blocks(updates, centre):
-        pulled = block * factors
+        pulled = block if pull is None else block * factors
         gram += pulled @ xp.permute_dims(pulled, (1, 0))
     return gram
 

@@ -8,17 +8,20 @@ happens on the (rows, rows) products around the median, whatever the dimension; 
 
 In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
 and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
-2023, which need the variance or stop elsewhere.
+2023, which need the variance or stop elsewhere. Zhu et al. have two forms, and so has `filtered_mean`: rows go, or (no
+regret) they lose weight, as experts do who were wrong.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 from array_api_compat import is_numpy_array
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
-from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
+from coterie.aggregators.distances import averages, copies, moved, products_around, reachable
 from coterie.aggregators.rules import check_rows, median
 from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
@@ -36,9 +39,13 @@ FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
 MANY = 512
 """Rows from which on as many go at a time as have gone before, and a GPU is worth its while."""
+TURNS = 100
+"""At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
 
 
-def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> Array:
+def filtered_mean(
+    updates: Array, liars: int, weights: Floats | None = None, how: Literal["removal", "no-regret"] = "removal"
+) -> Array:
     """The mean of the rows, without up to `liars` of them that stand out together.
 
     While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
@@ -46,6 +53,9 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     Copies (see `distances.copies`) count as one row, their mean, since honest rows have noise of their own.
     weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
     With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
+    how: with `no-regret` nobody goes. While the eigenvalue is too large, w_i shrinks by w_i·τ_i/(2 max τ), with τ_i the
+    row's squared place along the direction, and all are brought back to Σ w = 1, w_i ≤ 1/(c − liars) for c rows, by
+    the smallest change in relative entropy. What is proved for it asks for fewer liars than half.
 
     For f of c rows that lie about a mean in R^d, the error that is left is of the order of √(f/c)·(d/c)^¼ noise
     standard deviations where d > c, since a smaller lie cannot be seen; it does not grow like √d, as the median's does.
@@ -55,6 +65,8 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     True
     """
     rows = check_rows(updates)
+    if how not in ("removal", "no-regret"):
+        raise ValueError(f"how must be removal or no-regret, got {how!r}")
     if not 0 <= liars == int(liars):
         raise ValueError(f"liars must be a whole number of at least 0, got {liars}")
     if weights is not None and (np.shape(weights) != (rows,) or not (np.asarray(weights) > 0).all()):
@@ -76,18 +88,15 @@ def filtered_mean(updates: Array, liars: int, weights: Floats | None = None) -> 
     if len(merged) < len(known):
         gram = like(merged, gram) @ gram @ like(merged.T, gram)
     room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out
-    kept = _kept(gram, heavy, max(0, room), min(len(merged) - 1, updates.shape[1]) // 4)
+    room, directions = max(0, room), min(len(merged) - 1, updates.shape[1]) // 4
+    if how == "removal":
+        kept = _kept(gram, heavy, room, directions)
+    else:
+        heavy = _turned_down(gram, heavy, room, directions)
+        kept = np.flatnonzero(heavy)
     shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
     inside = np.flatnonzero(shares)
-    return _moved(updates[known[inside]], centre, shares[inside])
-
-
-def _moved(updates: Array, centre: Array, shares: Floats) -> Array:
-    """centre + Σ_i share_i (x_i − centre), in float64."""
-    parts = [like(shares[None, :], block) @ block for block in centred_blocks(updates, centre)]
-    xp = namespace(updates)
-    away = xp.concat(parts, axis=1)[0]
-    return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
+    return moved(updates[known[inside]], centre, shares[inside])
 
 
 def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
@@ -104,6 +113,46 @@ def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
             break
         kept, room = np.delete(kept, outermost), room - len(outermost)
     return kept
+
+
+def _turned_down(gram: Array, counts: Floats, room: int, directions: int) -> Floats:
+    """(rows,): the weights that stay, as if at most `room` rows had gone; of all turns those with the least spread.
+
+    gram, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean estimation
+    made simple, via regret minimization, 2020.
+    """
+    if room == 0 or len(gram) < FEWEST:
+        return counts
+    most = 1 / (1 - room / len(gram))
+    keeping: Floats = np.ones(len(gram))
+    best, least = keeping, np.inf
+    for _ in range(TURNS):
+        # a weight of 1 is that of a row that is believed: the noise is judged by these
+        products = _centred(gram, counts * keeping / keeping.max())
+        along = standing_out(products, directions)
+        if along is None:
+            return counts * keeping
+        spread = float(along @ products @ along) * keeping.max()
+        if spread < least:
+            best, least = keeping, spread
+        places = as_numpy(along) ** 2 / np.maximum(keeping, 1e-300)
+        keeping = _below(keeping * (1 - places / (2 * places.max())), most, counts)
+    return counts * best
+
+
+def _below(keeping: Floats, most: float, counts: Floats) -> Floats:
+    """min(most, s·keeping) with the s that makes the weighted mean 1: the nearest in relative entropy.
+
+    >>> _below(np.array([1.0, 1.0, 1.0, 0.0]), 1.5, np.ones(4)).round(6).tolist()
+    [1.333333, 1.333333, 1.333333, 0.0]
+    """
+    order = np.argsort(-keeping, kind="stable")
+    ranked, counted = keeping[order], counts[order]
+    # with the first j at the bound the others share what is left; the first j for which none of them is beyond it
+    left = counts.sum() - most * np.concatenate([[0.0], np.cumsum(counted)[:-1]])
+    factors = left / np.maximum(np.cumsum((ranked * counted)[::-1])[::-1], 1e-300)
+    fits = np.flatnonzero(factors * ranked <= most * (1 + 1e-12))
+    return np.minimum(most, keeping * (factors[fits[0]] if len(fits) else 1e300))
 
 
 def _among(gram: Array, rows: Ints) -> Array:

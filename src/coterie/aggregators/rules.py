@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import is_numpy_array
 
 from coterie.aggregators.order_statistics import mean_between_ranks, mean_of_members
-from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, namespace
 
 Aggregator = Callable[[Array], Array]
 """From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
@@ -83,32 +83,6 @@ def trimmed_mean(updates: Array, trim: float) -> Array:
     rows = check_rows(updates)
     cut = trim_count(rows, trim)
     return mean_between_ranks(updates, cut, rows - cut)
-
-
-def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1e-8) -> Array:
-    """The point with the least sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
-
-    Starts at the coordinate-wise median, which no minority can move far; distances are kept away from
-    zero by a fraction `tolerance` of their median. Reference: Pillutla et al., Robust aggregation, 2022.
-
-    >>> geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
-    [0.0, 0.0]
-    """
-    check_rows(updates)
-    rows = as_numpy(updates).astype(np.float64)
-    point = as_numpy(median(rows))
-    distances = np.linalg.norm(rows - point, axis=1)
-    floor = tolerance * float(np.median(distances))
-    if floor == 0:  # at least half of the rows lie on one point, which is the answer
-        return like(point, updates)
-    for _ in range(iterations):
-        weights = 1.0 / np.maximum(distances, floor)
-        moved = weights @ rows / weights.sum()
-        shift = float(np.linalg.norm(moved - point))
-        point, distances = moved, np.linalg.norm(rows - moved, axis=1)
-        if shift <= tolerance * float(np.median(distances)):
-            break
-    return like(point, updates)
 
 
 class RankRule(NamedTuple):

@@ -17,7 +17,7 @@ UNEVEN: dict[str, dict[str, Any]] = {
     "n_i from 20 to 500": {"samples": "20..500"},
     "Poisson means": {"kind": "poisson-means"},
 }
-RULES = ("brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-filter")
+RULES = ("brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-filter", "brifca-no-regret")
 WIDTHS = (20, 50, 100, 200, 500, 1000, 2000, 5000)
 STRONGEST = ("constant", "trimmed mean", "ALIE, worst", "disguised, worst", "Min-Max", "Min-Sum", "mimic")
 """The attacks that the dimension is measured under: of each rule and dimension the worst of them counts."""

@@ -12,7 +12,7 @@ from coterie.data.generators import Samples, draw_labels
 
 Method = Literal[
     "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "brifca-filter",
-    "ifca", "three-stage", "local", "global", "oracle",
+    "brifca-no-regret", "ifca", "three-stage", "local", "global", "oracle",
 ]  # fmt: skip
 METHOD_NAMES: tuple[Method, ...] = get_args(Method)
 COMPARED: tuple[Method, ...] = (
@@ -152,7 +152,7 @@ class AlgorithmSection(Section):
         0.05,
         ge=0,
         lt=0.5,
-        description="bound on alpha: coterie, brifca-filter, robust starts; below the smallest cluster's",
+        description="bound on alpha: coterie, brifca-filter, -no-regret, robust starts; below the smallest cluster's",
     )
     clusters: Literal["known", "auto"] = Field(
         "known", description="known: as many centres as problem.clusters; auto: coterie and robust starts find out"

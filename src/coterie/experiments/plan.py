@@ -97,7 +97,7 @@ def _trim_too_small(config: Config) -> str | None:
 
 def _bound_too_small(config: Config) -> str | None:
     """Where there are more liars than the methods that go by a bound are told."""
-    problem, bounded = config.problem, {"coterie", "brifca-filter"} & set(config.methods)
+    problem, bounded = config.problem, {"coterie", "brifca-filter", "brifca-no-regret"} & set(config.methods)
     if isinstance(problem, Folder) or not (bounded or config.algorithm.init in ROBUST_STARTS):
         return None
     share, clients = problem.byzantine, problem.clients

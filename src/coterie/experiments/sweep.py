@@ -22,7 +22,7 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True)
 class Grid:
-    """The configurations of a sweep; all have the same trials, workers and methods. raw: what they came from."""
+    """The configurations of a sweep; all have the same trials, workers and device. raw: what they came from."""
 
     configs: tuple[Config, ...]
     raw: Raw
@@ -59,7 +59,7 @@ def parse_grid(raw: Raw) -> Grid:
             whole = anchored(config)
             configs.setdefault(whole.model_dump_json(), whole)
     found = tuple(configs.values())
-    for name in ("trials", "workers", "device", "methods"):
+    for name in ("trials", "workers", "device"):
         if len({str(getattr(config.run, name)) for config in found}) > 1:
             raise ValueError(f"run.{name}: must be the same for the whole sweep")
     return Grid(found, raw)

@@ -113,7 +113,7 @@ def most_liars(section: AlgorithmSection, clients: int) -> int:
     return min(math.ceil(section.most_byzantine * clients - 1e-9), (clients - 1) // 2)
 
 
-def _filter(section: AlgorithmSection, clients: int) -> Aggregator:
+def _filter(section: AlgorithmSection, clients: int) -> partial[Array]:
     return partial(filtered_mean, liars=most_liars(section, clients))
 
 
@@ -124,6 +124,7 @@ RULES: dict[str, Callable[[AlgorithmSection, int], Aggregator]] = {
     "brifca-krum": lambda section, clients: partial(krum, byzantine=section.trim, selected=0.5),
     "brifca-clipping": lambda section, clients: centred_clipping,
     "brifca-filter": _filter,
+    "brifca-no-regret": lambda section, clients: partial(_filter(section, clients), how="no-regret"),
     "coterie": _filter,
     "ifca": lambda section, clients: mean if section.ifca_divisor == "cluster" else partial(mean_over, clients=clients),
     "three-stage": lambda section, clients: partial(trimmed_mean, trim=section.trim),

@@ -64,9 +64,11 @@ def spectral(
     loss on isotropic features. One sketch says little where d is large; the k directions in which the clusters differ
     stand out of all m of them together, and along these the noise is that of k numbers, not of d.
     The first of two passes looks along twice as many; the directions of the second are those of the points that the
-    first has kept. thrifty: see `plausible`. forgiving: the second pass looks at all points again. So a cluster that
-    the first left out in place of liars comes back; but so do liars whom only a direction gave away that is gone.
-    cluster: another way to cluster, see `balls`.
+    first has kept. The centres are means along these k directions: across them a mean in the full space, however
+    robust, adds noise.
+    thrifty: see `plausible`. forgiving: the second pass looks at all points again. So a cluster that the first left out
+    in place of liars comes back; but so do liars whom only a direction gave away that is gone. cluster: another way to
+    cluster, see `balls`.
     """
     points, byzantine = plausible(points, byzantine, thrifty, clusters)
     kept = np.ones(len(points), dtype=np.bool_)
