@@ -24,7 +24,7 @@ BLOCK = 2048
 """Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
 CUDA_BLOCK = 1 << 15
 """Columns of a block on a GPU, where a small one is over before the next is begun."""
-MIXED_COLUMNS = 1 << 14
+MIXED_COLUMNS = 1 << 13
 """Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
@@ -126,19 +126,21 @@ def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
     """
     rows, updates = check_rows(updates), _real(updates)
     between = squared_distances(updates)
+    tame = bool(np.isfinite(between).all())
     np.fill_diagonal(between, -1.0)
     neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
     shares = np.zeros((rows, rows))
     np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
     xp = namespace(updates)
-    weights, middle = like(shares, updates), median(updates)
-    parts = []
+    weights, middle, mixtures = like(shares, updates), median(updates), xp.empty_like(updates)
     for start in range(0, updates.shape[1], MIXED_COLUMNS):
-        centre = middle[start : start + MIXED_COLUMNS]
-        # around the median, so that nothing cancels; a value that is not finite counts as the median
-        around = updates[:, start : start + MIXED_COLUMNS] - centre
-        parts.append(weights @ xp.where(xp.isfinite(around), around, 0.0 * centre) + centre)
-    return rule(xp.concat(parts, axis=1))
+        columns = slice(start, start + MIXED_COLUMNS)
+        centre = middle[columns]
+        around = updates[:, columns] - centre  # the median, so that nothing cancels
+        if not tame:  # a value that is not finite counts as the median
+            around = xp.where(xp.isfinite(around), around, 0.0 * centre)
+        mixtures[:, columns] = weights @ around + centre
+    return rule(mixtures)
 
 
 def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Array:
