@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -14,7 +14,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 from coterie.aggregators import Aggregator, mean
 from coterie.algorithms import Algorithm, Exchange, Network, State
 from coterie.arrays import Array, Bools, Ints, cast, namespace
-from coterie.assignment import assign, respond
+from coterie.assignment import Memory, assign, respond
 from coterie.attacks import Attack, Question, View
 from coterie.intake import Replies
 from coterie.tasks import Task
@@ -41,6 +41,7 @@ class SimulatedNetwork:
     attack: Attack | None
     rng: Generator
     aggregate: Aggregator = mean
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -63,7 +64,7 @@ class SimulatedNetwork:
             replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
             senders = asked[np.asarray(replies.clients)]
             return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
-        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part)
+        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self._memory)
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
@@ -116,12 +117,12 @@ class SimulatedNetwork:
         # malformed on purpose: message by message, as from a network
         messages: list[list[Any]] = [clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)]
         lies = [forged.rounds or [round] * len(liars), forged.labels, forged.updates]
-        for field, values in zip(messages[1:], lies, strict=True):
+        for column, values in zip(messages[1:], lies, strict=True):
             for place, value in zip(liars.tolist(), values, strict=True):
-                field[place] = value
+                column[place] = value
         if forged.repeated:
-            for field in messages:
-                field.extend([field[place] for place in liars.tolist()])
+            for column in messages:
+                column.extend([column[place] for place in liars.tolist()])
         return Replies(*messages)
 
 

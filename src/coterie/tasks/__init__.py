@@ -12,7 +12,7 @@ from coterie.tasks.linear_model import (
     squared_loss,
 )
 from coterie.tasks.quadratic import Quadratic, linear_regression, mean_estimation
-from coterie.tasks.task import Choice, Response, Task
+from coterie.tasks.task import Choice, Response, Revisited, Task
 
 __all__ = [
     "Choice",
@@ -20,6 +20,7 @@ __all__ = [
     "Loss",
     "Quadratic",
     "Response",
+    "Revisited",
     "Task",
     "linear_regression",
     "logistic_loss",

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_numpy_array
 from numpy.typing import NDArray
 from scipy.linalg import eigh, lstsq, solve
 from scipy.linalg.lapack import sgetrf, sgetri
@@ -25,6 +24,8 @@ from coterie.tasks import square_kernel
 from coterie.tasks.task import Choice, Response
 
 POWER_STEPS = 30
+ROUNDING = 1.001
+"""An upper bound is an upper bound in float32, too."""
 CACHED_ELEMENTS = 1 << 19
 """Feature values of a block that is looked at twice: two megabytes of float32 stay in a core's cache."""
 
@@ -34,7 +35,7 @@ class Loss(NamedTuple):
 
     value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s²,
     predict = the target that scores speak for, flip = targets turned into their contrary,
-    fast = a whole response on NumPy arrays by a compiled kernel, where there is one (see `square_kernel`).
+    square = whether it is the square loss, for which there are compiled kernels (see `square_kernel`).
     """
 
     outputs: int
@@ -43,7 +44,7 @@ class Loss(NamedTuple):
     curvature: float
     predict: Callable[[Array], Array]
     flip: Callable[[Array], Array]
-    fast: Callable[[Array, Array, Array, Choice], tuple[Array, Ints, Array]] | None = None
+    square: bool = False
 
 
 def squared_loss() -> Loss:
@@ -55,7 +56,7 @@ def squared_loss() -> Loss:
         curvature=2.0,
         predict=lambda s: s[..., 0],
         flip=lambda y: -y,
-        fast=square_kernel.respond,
+        square=True,
     )
 
 
@@ -161,15 +162,37 @@ class LinearModel:
         gradient = xp.permute_dims(block.features, (0, 2, 1)) @ slope
         return xp.reshape(gradient, (gradient.shape[0], self.dim))
 
+    def _compiled(self, centres: Array) -> bool:
+        """Whether the kernels of the square loss serve these clients and centres."""
+        return self.loss.square and square_kernel.serves(self.clients, centres)
+
+    @cached_property
+    def _everybody(self) -> Ints:
+        return np.arange(self.clients.count)
+
     def losses(self, centres: Array) -> Array:
+        if self._compiled(centres):
+            return square_kernel.losses(self.clients, centres, self._everybody)
         blocks = self.clients.blocks()
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
+    def visit(
+        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
+    ) -> tuple[Array, Array]:
+        return square_kernel.visit(self.clients, centres, labels, self._everybody if some is None else some, updates)
+
+    def steepness(self, centres: Array) -> Floats | None:
+        return self._steepness if self._compiled(centres) else None
+
+    @cached_property
+    def _steepness(self) -> Floats:
+        """√λ_max(XᵀX/n): what √F can grow by on a way of length 1."""
+        steep = [most_steep(products(block.features)) for block in self.clients.blocks()]
+        return np.asarray(np.sqrt(np.concatenate(steep)))
+
     def respond(self, centres: Array, choose: Choice) -> Response:
         xp = namespace(centres)
-        features = self.clients.features
-        on_cpu = is_numpy_array(features) and centres.dtype == features.dtype and features.flags.c_contiguous
-        respond = self._respond_fast if on_cpu and self.loss.fast is not None else self._respond
+        respond = self._respond_compiled if self._compiled(centres) else self._respond
         # blocks that stay in cache, so that the second look at the features costs no memory traffic
         answers = [respond(block, centres, choose) for block in self.clients.blocks(CACHED_ELEMENTS)]
         losses, labels, gradients = zip(*answers, strict=True)
@@ -181,11 +204,15 @@ class LinearModel:
         labels = choose(losses)
         return losses, labels, self._gradients(block, scores[np.arange(len(labels)), :, labels, :])
 
-    def _respond_fast(self, block: Block, centres: Array, choose: Choice) -> tuple[Array, Ints, Array]:
-        assert self.loss.fast is not None
-        return self.loss.fast(block.features, block.targets, np.ascontiguousarray(centres.T), choose)
+    def _respond_compiled(self, block: Block, centres: Array, choose: Choice) -> tuple[Array, Ints, Array]:
+        some = self._everybody[block.start : block.stop]
+        losses = square_kernel.losses(self.clients, centres, some)
+        labels = choose(losses)
+        return losses, labels, square_kernel.visit(self.clients, centres, labels, some)[1]
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
+        if self._compiled(centres):
+            return self.visit(centres, labels)[1]
         weights = self._weights(centres)
         return namespace(centres).concat(
             [
@@ -225,6 +252,29 @@ def gram_curvatures(features: Array) -> Floats:
     top = xp.sum((features @ vector) ** 2, axis=(1, 2)) / n
     trace = xp.sum(features**2, axis=(1, 2)) / n
     return np.stack([as_numpy(top), as_numpy(trace) / n], axis=1).astype(np.float64)
+
+
+def products(features: Array) -> Array:
+    """(c, n, d) -> (c, s, s): XᵀX/n or XXᵀ/n, whichever is smaller; both have the same largest eigenvalue."""
+    turned = namespace(features).permute_dims(features, (0, 2, 1))
+    n, d = features.shape[1:]
+    return (features @ turned if n < d else turned @ features) / n
+
+
+def most_steep(grams: Array) -> Floats:
+    """(c, s, s) -> (c,): an upper bound on λ_max, ‖G⁸‖^⅛ in the Frobenius norm; at most s^(1/16) times too large.
+
+    >>> most_steep(np.array([np.diag([4.0, 1.0, 0.0])])).round(3).tolist()
+    [4.004]
+    """
+    xp = namespace(grams)
+    scale = xp.linalg.trace(grams)
+    power = grams / xp.where(scale > 0, scale, scale + 1)[:, None, None]
+    for _ in range(3):
+        power = power @ power
+    norms = as_numpy(xp.sum(power**2, axis=(1, 2))).astype(np.float64) ** (1 / 16)
+    found: Floats = ROUNDING * norms * as_numpy(scale).astype(np.float64)
+    return found
 
 
 def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:

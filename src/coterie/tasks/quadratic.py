@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
-from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
+from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, most_steep, squared_loss
 from coterie.tasks.task import Choice, Response
 
 BLOCK = 1 << 22
@@ -52,33 +52,52 @@ class Quadratic:
         owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
         return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
 
-    def _steepen(self, offsets: Array, some: slice) -> Array:
+    def _steepen(self, offsets: Array, some: slice | Ints) -> Array:
         """(c, r, d) -> (c, r, d): the offsets of some clients times their G_i."""
         return offsets if self.grams is None else offsets @ self.grams[some]
 
+    def _blocks(self, some: Ints | None, numbers: int) -> Iterator[tuple[slice, slice | Ints]]:
+        """Places and clients, so many at a time that `numbers` for each of them are not too many."""
+        count, together = self.clients.count if some is None else len(some), max(1, BLOCK // numbers)
+        for start in range(0, max(count, 1), together):
+            places = slice(start, min(start + together, count))
+            yield places, places if some is None else some[places]
+
     def losses(self, centres: Array) -> Array:
-        return self.respond(centres, _first).losses
+        xp, found = namespace(centres), []
+        for _, block in self._blocks(None, centres.shape[0] * self.dim):
+            offsets = centres[None, :, :] - self.minima[block][:, None, :]
+            found.append(self.floors[block][:, None] + xp.sum(offsets * self._steepen(offsets, block), axis=2))
+        return xp.concat(found)
+
+    def visit(
+        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
+    ) -> tuple[Array, Array]:
+        xp, losses = namespace(centres), []
+        gradients = xp.empty((len(labels) if updates else 0, self.dim), dtype=centres.dtype, device=centres.device)
+        for places, block in self._blocks(some, self.dim):
+            offsets = centres[labels[places]] - self.minima[block]
+            steep = self._steepen(offsets[:, None, :], block)[:, 0, :]
+            losses.append(self.floors[block] + xp.sum(offsets * steep, axis=1))
+            if updates:
+                gradients[places] = 2.0 * steep
+        return xp.concat(losses), gradients
+
+    def steepness(self, centres: Array) -> Floats | None:
+        return self._steepness if isinstance(centres, np.ndarray) else None
+
+    @cached_property
+    def _steepness(self) -> Floats:
+        """√λ_max(G_i)."""
+        return np.ones(self.clients.count) if self.grams is None else np.sqrt(most_steep(self.grams))
 
     def respond(self, centres: Array, choose: Choice) -> Response:
-        """A block of clients at a time: k·d numbers for each of all of them may be too many."""
-        xp = namespace(centres)
-        updates = xp.empty(self.minima.shape, dtype=centres.dtype, device=centres.device)
-        together = max(1, BLOCK // (centres.shape[0] * self.dim))
-        all_losses, all_labels = [], []
-        for start in range(0, self.clients.count, together):
-            some = slice(start, start + together)
-            offsets = centres[None, :, :] - self.minima[some, None, :]
-            steep = self._steepen(offsets, some)
-            losses = self.floors[some, None] + xp.sum(offsets * steep, axis=2)
-            labels = choose(losses)
-            updates[some] = 2.0 * steep[np.arange(len(labels)), labels]
-            all_losses.append(losses)
-            all_labels.append(labels)
-        return Response(xp.concat(all_losses), np.concatenate(all_labels), updates)
+        losses = self.losses(centres)
+        labels = choose(losses)
+        return Response(losses, labels, self.gradients(centres, labels))
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        offsets = (centres[labels] - self.minima)[:, None, :]
-        return 2.0 * self._steepen(offsets, slice(None))[:, 0, :]
+        return self.visit(centres, labels)[1]
 
     def minimisers(self, ridge: float = 0.0) -> Array:
         if ridge == 0:
@@ -98,10 +117,6 @@ class Quadratic:
     def _curvatures(self) -> Floats:
         """Kept: all methods of a trial ask the same clients."""
         return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
-
-
-def _first(losses: Array) -> Ints:
-    return np.zeros(losses.shape[0], dtype=np.int64)
 
 
 def mean_estimation(clients: Clients) -> Quadratic:

@@ -20,6 +20,23 @@ class Response(NamedTuple):
     updates: Array  # (m, dim)
 
 
+class Revisited(Protocol):
+    """What a task may offer beside `Task`, so that clients who remember need not look at all centres again."""
+
+    def steepness(self, centres: Array) -> Floats | None:
+        """(m,): s_i with |√F_i(θ) − √F_i(θ')| ≤ s_i·‖θ − θ'‖; None where nobody knows, or for such centres."""
+        ...
+
+    def visit(
+        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
+    ) -> tuple[Array, Array]:
+        """(c,), (c, dim): F_i and ∇F_i of some clients, each at the centre that labels (c,) name.
+
+        updates: False for (0, dim) instead of the gradients.
+        """
+        ...
+
+
 class Task(Protocol):
     """The local empirical risks F_i(θ) = (1/n_i) Σ_l f(θ; z^{i,l}) of m clients, θ ∈ R^dim."""
 

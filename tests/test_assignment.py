@@ -1,0 +1,124 @@
+"""Clients who remember their last round: the same labels and the same bits, with fewer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.aggregators import median
+from coterie.algorithms import ClusteredDescent
+from coterie.assignment import Memory, assign, respond
+from coterie.attacks import Attack, paper
+from coterie.data import Clients, mixed_regression
+from coterie.initialise import bernoulli
+from coterie.server import Server
+from coterie.simulate import SimulatedNetwork
+from coterie.tasks import LinearModel, Quadratic, Task, linear_regression, logistic_regression, mean_estimation
+
+TASKS: dict[str, Callable[[Clients], LinearModel | Quadratic]] = {
+    "direct": lambda clients: linear_regression(clients, "direct"),
+    "gram": lambda clients: linear_regression(clients, "gram"),
+    "mean": mean_estimation,
+}
+
+
+def walk(rng: np.random.Generator, start: np.ndarray, steps: list[float]) -> Iterator[np.ndarray]:
+    """Centres that move in all sizes of steps; a step of -1 exchanges two of them, of -2 makes two the same."""
+    centres = start
+    for step in steps:
+        centres = centres.copy()
+        if step == -1.0:
+            centres[[0, 1]] = centres[[1, 0]]
+        elif step == -2.0:
+            centres[0] = centres[1]
+        else:
+            centres += (step * rng.standard_normal(centres.shape)).astype(centres.dtype)
+        yield centres
+
+
+@pytest.mark.parametrize("name", TASKS)
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.sampled_from([0.0, 1e-6, 1e-3, 0.03, 0.3, 3.0, 1e20, np.nan, -1.0, -2.0]), min_size=2, max_size=6),
+    st.booleans(),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_the_labels_and_the_updates_are_those_of_everybody_looking_at_everything(
+    name: str, seed: int, steps: list[float], ragged: bool, dtype: Any
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = range(1, 12) if ragged else 7
+    drawn = mixed_regression(rng, clients=20, clusters=3, samples=sizes, dim=9, dtype=np.dtype(dtype).name)
+    task, memory = TASKS[name](drawn.clients), Memory()
+    assert drawn.truth is not None
+    start = (drawn.truth.centres + 0.3 * rng.standard_normal((3, 9))).astype(dtype)
+    with np.errstate(all="ignore"):
+        for centres in walk(rng, start, steps):
+            found, expected = respond(task, centres, memory=memory), task.respond(centres, assign)
+            assert np.array_equal(found.labels, expected.labels)
+            assert np.array_equal(found.updates, expected.updates, equal_nan=True)
+
+
+def test_most_clients_look_at_one_centre_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole descent, with everybody's looks counted, and another one in which nobody remembers."""
+    looks: list[int] = []
+    visit = LinearModel.visit
+
+    def counted(self: LinearModel, centres: np.ndarray, labels: np.ndarray, *rest: Any, **options: Any) -> Any:
+        looks.append(len(labels))
+        return visit(self, centres, labels, *rest, **options)
+
+    monkeypatch.setattr(LinearModel, "visit", counted)
+    drawn = mixed_regression(np.random.default_rng(0), clients=60, clusters=6, samples=40, dim=50, byzantine=0.05)
+    assert drawn.truth is not None
+    start = bernoulli(6, 50, np.random.default_rng(1)).astype(np.float32)
+    ends = []
+    for remembering in (True, False):
+        looks.clear()
+        network = SimulatedNetwork(
+            linear_regression(drawn.clients), drawn.truth.byzantine, Attack(paper), np.random.default_rng(2)
+        )
+        algorithm = ClusteredDescent(Server(median, audit=False), rounds=100, size=0.05)
+        state = algorithm.init(network, start, np.random.default_rng(3))
+        for _ in range(100):
+            state, _ = algorithm.step(state, network, np.random.default_rng(4))
+            if not remembering:
+                network._memory.centres = None
+        ends.append(state.centres)
+        if remembering:
+            assert sum(looks) < 2 * 100 * 60  # and not six times
+    assert np.array_equal(*ends)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@given(st.integers(0, 2**31))
+def test_the_root_of_the_loss_is_no_steeper_than_is_said(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    task = TASKS[name](mixed_regression(rng, clients=5, clusters=1, samples=range(1, 30), dim=8).clients)
+    ends = rng.standard_normal((2, 8)).astype(np.float32)
+    steepness = task.steepness(ends)
+    assert steepness is not None
+    roots = np.sqrt(task.losses(ends).astype(np.float64))
+    way = np.linalg.norm((ends[0] - ends[1]).astype(np.float64))
+    assert (np.abs(roots[:, 0] - roots[:, 1]) <= steepness * way * (1 + 1e-5) + 1e-5).all()
+    for client in range(5):
+        x = task.clients.samples(client)[0].astype(np.float64)
+        exact = 1.0 if name == "mean" else np.linalg.norm(x, 2) / np.sqrt(len(x))
+        assert exact <= steepness[client] <= 1.1 * exact
+
+
+def test_a_loss_that_nobody_knows_the_steepness_of_is_computed_as_ever(rng: np.random.Generator) -> None:
+    features = rng.standard_normal((40, 4))
+    task: Task = logistic_regression(Clients(features, (features[:, 0] > 0).astype(float), np.full(8, 5)))
+    memory = Memory()
+    for _ in range(3):
+        centres = rng.standard_normal((2, 4))
+        found, expected = memory.respond(task, centres), task.respond(centres, assign)
+        assert found.losses is not None
+        assert np.array_equal(found.labels, expected.labels)
+        assert np.array_equal(found.updates, expected.updates)
