@@ -11,9 +11,11 @@ from coterie.arrays import Array, Floats, Ints, as_numpy
 from coterie.tasks import Response, Revisited, Task
 
 MARGIN = 1e-4
-"""How much nearer, in √F, the own centre must be for another one to be no rival: far more than rounding."""
-SLACK = 1e-5
-"""The same as a share of what a centre's scores may be."""
+"""How much smaller, relatively, the loss at the own centre must be for another to be no rival: more than rounding."""
+ROOM = 0.15
+"""Numbers that clients may remember, as a share of their samples'."""
+TOGETHER = 1 << 20
+"""Numbers of planes that are made at a time."""
 
 
 def assign(losses: Array) -> Ints:
@@ -33,57 +35,74 @@ def assign(losses: Array) -> Ints:
 class Memory:
     """What clients keep from round to round, so that most need not look at all k centres again.
 
-    √F_i is Lipschitz in θ for the square loss, with s_i = √λ_max(XᵀX/n): a centre that has moved by Δ is no nearer than
-    its distance then less s_i·Δ. Whatever lies farther away by that than a client's own centre is no rival, and needs
-    no look. The labels are those of `assign`; it is Elkan's idea for k-means (Using the triangle inequality to
-    accelerate k-means, 2003).
-    centres: (k, d) of the last round. labels: (m,). least: (m, k), lower bounds on √F_i(θ_j).
+    A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. A centre whose plane, from when
+    the client last looked there, still lies above the loss at the client's own centre is no rival, and needs no look;
+    while it moves by δ the plane falls behind by O(‖δ‖²) alone. The labels are those of `assign`. Elkan's idea for
+    k-means (Using the triangle inequality to accelerate k-means, 2003), with planes in the place of distances.
+    labels: (m,). slopes, heights: (k, m, d) and (k, m), F_i(θ_j) ≥ height + ⟨slope, θ_j⟩.
     """
 
-    centres: Array | None = None
     labels: Ints | None = None
-    least: Floats | None = None
+    slopes: Array | None = None
+    heights: Floats | None = None
 
     def respond(self, task: Task, centres: Array) -> Response:
-        """As `Task.respond`, without the losses where most clients did not compute them."""
-        revisited = cast(Revisited, task) if hasattr(task, "steepness") and isinstance(centres, np.ndarray) else None
-        known = self.centres is not None and self.centres.shape == centres.shape
-        steepness = revisited.steepness(centres) if revisited and known else None
-        if revisited and steepness is not None:
-            return self._revisit(revisited, centres, steepness)
+        """As `Task.respond`, without the losses, since most clients compute one alone."""
+        if not hasattr(task, "revisits"):
+            return task.respond(centres, assign)
+        revisited = cast(Revisited, task)
+        numbers = centres.shape[0] * task.dim * task.clients.count
+        if not revisited.revisits(centres) or numbers > ROOM * np.prod(task.clients.features.shape):
+            return task.respond(centres, assign)
+        if self.slopes is None or self.slopes.shape != (len(centres), task.clients.count, task.dim):
+            return self._begin(task, revisited, centres)
+        return self._go_on(revisited, centres)
+
+    def _begin(self, task: Task, revisited: Revisited, centres: Array) -> Response:
         response = task.respond(centres, assign)
-        if revisited:
-            self.centres, self.labels, self.least = centres.copy(), response.labels, _roots(response.losses)
+        k, m = len(centres), task.clients.count
+        self.labels = response.labels
+        self.slopes, self.heights = np.empty((k, m, task.dim), dtype=centres.dtype), np.empty((k, m))
+        step = max(1, TOGETHER // (k * task.dim))
+        for start in range(0, m, step):
+            clients = np.arange(start, min(start + step, m))
+            self._touch(revisited, centres, np.tile(np.arange(k), len(clients)), np.repeat(clients, k))
         return response
 
-    def _revisit(self, task: Revisited, centres: Array, steepness: Floats) -> Response:
+    def _touch(self, task: Revisited, centres: Array, others: Ints, clients: Ints) -> Array:
+        """New planes, and the losses, for pairs of centres and clients."""
+        assert self.slopes is not None
+        assert self.heights is not None
+        losses, gradients = task.visit(centres, others, clients)
+        self.slopes[others, clients] = gradients
+        with np.errstate(all="ignore"):
+            rises = np.einsum("pd,pd->p", gradients, centres[others], dtype=np.float64)
+            self.heights[others, clients] = losses - rises
+        return losses
+
+    def _go_on(self, task: Revisited, centres: Array) -> Response:
         assert self.labels is not None
-        assert self.least is not None
+        assert self.slopes is not None
+        assert self.heights is not None
         everybody, labels = np.arange(len(self.labels)), self.labels
-        moved = np.linalg.norm((centres - self.centres).astype(np.float64), axis=1)
-        least = self.least - steepness[:, None] * moved
         own, updates = task.visit(centres, labels)
-        slack = SLACK * steepness * np.linalg.norm(centres.astype(np.float64), axis=1).max()
-        least[everybody, labels] = np.inf
-        rivals = ~(least > (_roots(own) * (1 + MARGIN) + slack)[:, None])  # what is not a number, too
-        rivals[everybody, labels] = False
-        least[everybody, labels] = _roots(own)
-        clients, others = np.nonzero(rivals)
+        with np.errstate(all="ignore"):  # a centre may have run away
+            rises = (self.slopes @ centres[:, :, None])[:, :, 0]
+            least = self.heights + rises - MARGIN * (np.abs(self.heights) + np.abs(rises))
+            rivals = ~(least > own * (1 + MARGIN))  # what is not a number, too
+        rivals[labels, everybody] = False
+        others, clients = np.nonzero(rivals)
         if len(clients):
-            found = task.visit(centres, others, clients, updates=False)[0]
-            least[clients, others] = _roots(found)
-            losses = np.full(least.shape, np.inf, dtype=own.dtype)
-            losses[everybody, labels], losses[clients, others] = own, found
+            order = np.argsort(clients, kind="stable")  # a client's samples are in cache at its next look
+            others, clients = others[order], clients[order]
+            losses = np.full((len(labels), len(centres)), np.inf, dtype=own.dtype)
+            losses[everybody, labels] = own
+            losses[clients, others] = self._touch(task, centres, others, clients)
             labels = assign(losses)
             changed = np.flatnonzero(labels != self.labels)
-            if len(changed):
-                updates[changed] = task.visit(centres, labels[changed], changed)[1]
-        self.centres, self.labels, self.least = centres.copy(), labels, least
+            updates[changed] = self.slopes[labels[changed], changed]
+            self.labels = labels
         return Response(None, labels, updates)
-
-
-def _roots(losses: Array) -> Floats:
-    return np.sqrt(np.asarray(losses, dtype=np.float64))
 
 
 def respond(

@@ -97,8 +97,10 @@ class ClusteredDescent:
         self, network: Network, state: State, accepted: Accepted, part: tuple[int, int] | None, rng: Generator
     ) -> Accepted | None:
         """One client each, at random, for the clusters that nobody chose."""
-        empty = np.setdiff1d(np.arange(state.centres.shape[0]), accepted.labels)
-        if self.empty == "keep" or not len(empty) or not len(accepted.clients):
+        if self.empty == "keep" or not len(accepted.clients):
+            return None
+        empty = np.flatnonzero(np.bincount(accepted.labels, minlength=state.centres.shape[0]) == 0)
+        if not len(empty):
             return None
         asked = rng.permutation(accepted.clients)[: len(empty)]
         labels = np.full(network.count, -1)

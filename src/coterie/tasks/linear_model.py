@@ -24,8 +24,6 @@ from coterie.tasks import square_kernel
 from coterie.tasks.task import Choice, Response
 
 POWER_STEPS = 30
-ROUNDING = 1.001
-"""An upper bound is an upper bound in float32, too."""
 CACHED_ELEMENTS = 1 << 19
 """Feature values of a block that is looked at twice: two megabytes of float32 stay in a core's cache."""
 
@@ -176,19 +174,11 @@ class LinearModel:
         blocks = self.clients.blocks()
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
-    def visit(
-        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
-    ) -> tuple[Array, Array]:
-        return square_kernel.visit(self.clients, centres, labels, self._everybody if some is None else some, updates)
+    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
+        return square_kernel.visit(self.clients, centres, labels, self._everybody if some is None else some)
 
-    def steepness(self, centres: Array) -> Floats | None:
-        return self._steepness if self._compiled(centres) else None
-
-    @cached_property
-    def _steepness(self) -> Floats:
-        """√λ_max(XᵀX/n): what √F can grow by on a way of length 1."""
-        steep = [most_steep(products(block.features)) for block in self.clients.blocks()]
-        return np.asarray(np.sqrt(np.concatenate(steep)))
+    def revisits(self, centres: Array) -> bool:
+        return self._compiled(centres)
 
     def respond(self, centres: Array, choose: Choice) -> Response:
         xp = namespace(centres)
@@ -252,29 +242,6 @@ def gram_curvatures(features: Array) -> Floats:
     top = xp.sum((features @ vector) ** 2, axis=(1, 2)) / n
     trace = xp.sum(features**2, axis=(1, 2)) / n
     return np.stack([as_numpy(top), as_numpy(trace) / n], axis=1).astype(np.float64)
-
-
-def products(features: Array) -> Array:
-    """(c, n, d) -> (c, s, s): XᵀX/n or XXᵀ/n, whichever is smaller; both have the same largest eigenvalue."""
-    turned = namespace(features).permute_dims(features, (0, 2, 1))
-    n, d = features.shape[1:]
-    return (features @ turned if n < d else turned @ features) / n
-
-
-def most_steep(grams: Array) -> Floats:
-    """(c, s, s) -> (c,): an upper bound on λ_max, ‖G⁸‖^⅛ in the Frobenius norm; at most s^(1/16) times too large.
-
-    >>> most_steep(np.array([np.diag([4.0, 1.0, 0.0])])).round(3).tolist()
-    [4.004]
-    """
-    xp = namespace(grams)
-    scale = xp.linalg.trace(grams)
-    power = grams / xp.where(scale > 0, scale, scale + 1)[:, None, None]
-    for _ in range(3):
-        power = power @ power
-    norms = as_numpy(xp.sum(power**2, axis=(1, 2))).astype(np.float64) ** (1 / 16)
-    found: Floats = ROUNDING * norms * as_numpy(scale).astype(np.float64)
-    return found
 
 
 def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
-from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, most_steep, squared_loss
+from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
 from coterie.tasks.task import Choice, Response
 
 BLOCK = 1 << 22
@@ -70,26 +70,18 @@ class Quadratic:
             found.append(self.floors[block][:, None] + xp.sum(offsets * self._steepen(offsets, block), axis=2))
         return xp.concat(found)
 
-    def visit(
-        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
-    ) -> tuple[Array, Array]:
+    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
         xp, losses = namespace(centres), []
-        gradients = xp.empty((len(labels) if updates else 0, self.dim), dtype=centres.dtype, device=centres.device)
+        gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
         for places, block in self._blocks(some, self.dim):
             offsets = centres[labels[places]] - self.minima[block]
             steep = self._steepen(offsets[:, None, :], block)[:, 0, :]
             losses.append(self.floors[block] + xp.sum(offsets * steep, axis=1))
-            if updates:
-                gradients[places] = 2.0 * steep
+            gradients[places] = 2.0 * steep
         return xp.concat(losses), gradients
 
-    def steepness(self, centres: Array) -> Floats | None:
-        return self._steepness if isinstance(centres, np.ndarray) else None
-
-    @cached_property
-    def _steepness(self) -> Floats:
-        """√λ_max(G_i)."""
-        return np.ones(self.clients.count) if self.grams is None else np.sqrt(most_steep(self.grams))
+    def revisits(self, centres: Array) -> bool:
+        return isinstance(centres, np.ndarray) and self.grams is not None
 
     def respond(self, centres: Array, choose: Choice) -> Response:
         losses = self.losses(centres)

@@ -51,16 +51,14 @@ def _visit_each(
     """losses[p] = F_i(θ), gradients[p] = ∇F_i(θ) with θ = centres[labels[p]] for client i = some[p].
 
     The scores row by row, since memory is fastest when it is read in order; then the gradient, four rows at a time, of
-    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum. Where
-    gradients has no rows, there are no gradients.
+    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum.
     """
     number, dim = features.dtype.type, features.shape[1]
     together = max(4, FIRST_CACHE // dim // 4 * 4)
-    slopes, wanted = np.empty(together, dtype=features.dtype), len(gradients) > 0
+    slopes = np.empty(together, dtype=features.dtype)
     for place in range(len(some)):
         first, last = offsets[some[place]], offsets[some[place] + 1]
-        centre = centres[labels[place]]
-        gradient = gradients[place if wanted else 0 : place + 1 if wanted else 0].reshape(-1)
+        centre, gradient = centres[labels[place]], gradients[place]
         gradient[:] = 0
         total, factor = 0.0, number(2) / number(last - first)
         for start in range(first, last, together):
@@ -72,8 +70,6 @@ def _visit_each(
                 error -= targets[row]
                 total += np.float64(error) ** 2
                 slopes[row - start] = factor * error
-            if not wanted:
-                continue
             whole = stop - (stop - start) % 4
             for row in range(start, whole, 4):
                 x0, x1, x2, x3 = features[row], features[row + 1], features[row + 2], features[row + 3]
@@ -107,15 +103,10 @@ def losses(clients: Clients, centres: NDArray[Any], some: Ints) -> NDArray[Any]:
     return out
 
 
-def visit(
-    clients: Clients, centres: NDArray[Any], labels: Ints, some: Ints, updates: bool = True
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(c,) and (c, d): F_i and ∇F_i of some clients, (c,), each at the centre that labels, (c,), name.
-
-    updates: False for (0, d) instead of the gradients.
-    """
+def visit(clients: Clients, centres: NDArray[Any], labels: Ints, some: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(c,) and (c, d): F_i and ∇F_i of some clients, (c,), each at the centre that labels, (c,), name."""
     values = np.empty(len(some), dtype=centres.dtype)
-    gradients = np.empty((len(some) if updates else 0, clients.dim), dtype=centres.dtype)
+    gradients = np.empty((len(some), clients.dim), dtype=centres.dtype)
     labels = np.ascontiguousarray(labels, dtype=np.int64)
     _visit(clients.features, clients.targets, clients.offsets, some, centres, labels, values, gradients)
     return values, gradients

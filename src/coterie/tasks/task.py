@@ -23,17 +23,12 @@ class Response(NamedTuple):
 class Revisited(Protocol):
     """What a task may offer beside `Task`, so that clients who remember need not look at all centres again."""
 
-    def steepness(self, centres: Array) -> Floats | None:
-        """(m,): s_i with |√F_i(θ) − √F_i(θ')| ≤ s_i·‖θ − θ'‖; None where nobody knows, or for such centres."""
+    def revisits(self, centres: Array) -> bool:
+        """Whether the loss is convex, and `visit` is faster than a look at everything."""
         ...
 
-    def visit(
-        self, centres: Array, labels: Ints, some: Ints | None = None, updates: bool = True
-    ) -> tuple[Array, Array]:
-        """(c,), (c, dim): F_i and ∇F_i of some clients, each at the centre that labels (c,) name.
-
-        updates: False for (0, dim) instead of the gradients.
-        """
+    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
+        """(c,), (c, dim): F_i and ∇F_i of some clients, (c,), each at the centre that labels (c,) name."""
         ...
 
 
