@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from coterie.aggregators.order_statistics import native, threads
+from coterie.aggregators.order_statistics import mean_between_ranks, native, threads
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median
 from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
@@ -112,7 +112,8 @@ def krum(updates: Array, byzantine: float, selected: float = 0.0) -> Array:
     scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
     wanted = max(1, int(np.ceil(selected * rows - 1e-9)))
     limit = np.sort(scores)[wanted - 1]
-    return mean(updates[np.flatnonzero(scores <= limit * (1 + 1e-9))])
+    chosen = np.flatnonzero(scores <= limit * (1 + 1e-9))
+    return mean_between_ranks(updates, 0, len(chosen), chosen)
 
 
 def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:

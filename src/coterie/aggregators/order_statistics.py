@@ -207,30 +207,33 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
         part.result()
 
 
-def _on_cpu(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
+def _on_cpu(rows: NDArray[Any], low: int, high: int, members: Ints) -> NDArray[Any]:
     out = np.empty(rows.shape[1], dtype=rows.dtype)
-    mean_of_members(rows, np.arange(len(rows)), low, high, out)
+    mean_of_members(rows, members, low, high, out)
     return out
 
 
-def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
+def mean_between_ranks(rows: Array, low: int, high: int, members: Ints | None = None) -> Array:
     """(rows, d) -> (d,): per column, the mean of the sorted values with rank low ≤ rank < high.
 
     Same kind, dtype and device out as in; whole numbers give float64. A column with a NaN gives NaN.
-    Sums run in float64.
+    Sums run in float64. members: these rows alone, which on a CPU are not copied.
 
     >>> mean_between_ranks(np.array([[3.0], [1.0], [100.0]]), 1, 2)
     array([3.])
     """
-    if not 0 <= low < high <= rows.shape[0]:
-        raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {rows.shape[0]} rows")
+    count = rows.shape[0] if members is None else len(members)
+    if not 0 <= low < high <= count:
+        raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {count} rows")
     xp = namespace(rows)
     if xp.isdtype(rows.dtype, "complex floating"):
         raise ValueError(f"updates must be real numbers, got {rows.dtype}")
     if not xp.isdtype(rows.dtype, "real floating"):
         rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
-        return like(_on_cpu(native(rows), low, high), rows)
+        return like(_on_cpu(native(rows), low, high, np.arange(count) if members is None else members), rows)
+    if members is not None:
+        rows = rows[members]
     if is_torch_array(rows) and cuda.serves(rows):
         return cuda.mean_between_ranks(rows, low, high)
     width = max(1, SORTED // rows.shape[0])
