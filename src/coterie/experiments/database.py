@@ -20,8 +20,8 @@ from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
 
 NUMERICS = 2
-"""The version of the numerics: raised when a change, of code or of a default, moves results, so that old ones are not
-taken for new."""
+"""The version of the numerics: raised when a change, of code or of a default, moves results by more than rounding, so
+that old ones are not taken for new. Sums in another order, as on another processor, are no reason."""
 START_NUMERICS = 2
 """The same for the robust starts alone."""
 FILE = "results.sqlite"
