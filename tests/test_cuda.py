@@ -31,7 +31,7 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
             i, j = int(a), int(b)
             values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
         expected = sorted(values)
-        assert values[low:high] == expected[low:high] or high - low == rows
+        assert sorted(values[low:high]) == expected[low:high]  # in any order
         assert len(re.findall(r"odd \|=", text)) == rows
 
 

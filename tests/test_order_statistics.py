@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.aggregators import order_statistics
-from coterie.aggregators.order_statistics import mean_between_ranks, network
+from coterie.aggregators.order_statistics import mean_between_ranks, network, sorting_network
 
 values = st.one_of(
     st.floats(-(2.0**126), 2.0**126, width=32),
@@ -93,5 +93,8 @@ def test_impossible_ranks(low: int, high: int) -> None:
 
 
 def test_pruning_drops_comparators() -> None:
-    assert 0 < len(network(100, 49, 51)) < len(network(100, 0, 99))
+    whole = len(sorting_network(100))
+    assert 0 < len(network(100, 49, 51)) < 0.9 * whole
+    assert 0 < len(network(100, 10, 90)) < 0.9 * whole  # who is in matters, not in which order
+    assert len(network(100, 0, 99)) < len(network(100, 10, 90))  # the largest alone
     assert len(network(100, 0, 100)) == 0

@@ -31,8 +31,8 @@ THREAD_ELEMENTS = 1 << 19
 
 
 @compiled
-def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:
-    """(comparators, 2): merge exchange for `rows`, pruned backwards from the ranks [low, high)."""
+def _merge_exchange(rows: int) -> NDArray[np.int32]:
+    """(comparators, 2): the whole network."""
     top = 1
     while top * 2 < rows:
         top *= 2
@@ -54,16 +54,27 @@ def _network(rows: int, low: int, high: int) -> NDArray[np.int32]:
                 break
             d, q, r = q - p, q // 2, p
         p //= 2
-    needed = np.zeros(rows, dtype=np.bool_)
-    needed[low:high] = True
-    kept = size
-    for c in range(size - 1, -1, -1):
+    return pairs[:size].copy()
+
+
+@compiled
+def _pruned(pairs: NDArray[np.int32], rows: int, low: int, high: int) -> NDArray[np.int32]:
+    """The comparators that decide which values end in [low, high); not in which order, since they are summed.
+
+    Backwards: one whose two values both end inside, or both outside, whatever it does, is not needed.
+    """
+    outside, inside, open_ = 0, 1, 2
+    ends = np.full(rows, outside, dtype=np.int8)
+    ends[low:high] = inside
+    kept = np.empty_like(pairs)
+    first = len(pairs)
+    for c in range(len(pairs) - 1, -1, -1):
         a, b = pairs[c, 0], pairs[c, 1]
-        if needed[a] or needed[b]:
-            needed[a] = needed[b] = True
-            kept -= 1
-            pairs[kept, 0], pairs[kept, 1] = a, b
-    return pairs[kept:size].copy()
+        if ends[a] != ends[b] or ends[a] == open_:
+            ends[a] = ends[b] = open_
+            first -= 1
+            kept[first, 0], kept[first, 1] = a, b
+    return kept[first:].copy()
 
 
 @compiled
@@ -172,16 +183,16 @@ def _columns(
 
 @lru_cache(maxsize=4096)
 def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
-    """The pruned network as (comparators, 2) row pairs; empty where all ranks are wanted: their order is no matter."""
+    """The pruned network as (comparators, 2) row pairs; it brings the ranks [low, high) there, in any order."""
     if rows < 2 or rows > NETWORK_ROWS or high - low == rows:
         return np.empty((0, 2), dtype=np.int32)
-    pairs: NDArray[np.int32] = _network(rows, low, high)
+    pairs: NDArray[np.int32] = _pruned(_merge_exchange(rows), rows, low, high)
     return pairs
 
 
 def sorting_network(rows: int) -> NDArray[np.int32]:
     """The whole network as (comparators, 2) row pairs: every rank ends in its place."""
-    pairs: NDArray[np.int32] = _network(rows, 0, rows)
+    pairs: NDArray[np.int32] = _merge_exchange(rows)
     return pairs
 
 
