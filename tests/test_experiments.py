@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trial, run_trials, summarise
+from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trial, run_trials, summarise, tables
 from coterie.experiments.config import COMPARED
 from coterie.experiments.summary import statistic
+from coterie.experiments.trial import Ground
 
 SMALL = [
     "problem.clusters=2", "problem.clients=24", "problem.samples=15", "problem.dim=6", "problem.byzantine=0.1",
@@ -50,6 +51,25 @@ def test_a_method_does_not_depend_on_which_others_run() -> None:
     for ours, theirs in zip(alone, among, strict=True):
         assert ours.methods["ifca"].metrics["dist"] == theirs.methods["ifca"].metrics["dist"]
         assert ours.methods["ifca"].metrics["oracle_ratio"] == theirs.methods["ifca"].metrics["oracle_ratio"]
+
+
+def test_trials_on_the_same_ground_draw_it_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    federation = tables.federation
+    monkeypatch.setattr(tables, "federation", lambda *given: drawn.append("") or federation(*given))  # type: ignore[func-returns-value]
+    each = [
+        small(f"attack.kind={attack}", f"algorithm.init={init}", "run.methods=['coterie', 'ifca', 'local']")
+        for attack in ("paper", "sign-flip", "label-flip")
+        for init in ("bernoulli", "spectral")
+    ]
+    ground = Ground()
+    for trial in (0, 1):
+        shared = [run_trial(config, trial, ground=ground) for config in each]
+        assert len(drawn) == 1 + trial * (1 + len(each))
+        alone = [run_trial(config, trial) for config in each]
+        assert [without_clock(result) for result in shared] == [without_clock(result) for result in alone]
+    other = run_trial(small("problem.dim=7"), 1, ground=ground)
+    assert other.methods["coterie"].centres.shape == (2, 7)
 
 
 def test_seeds_and_trials_differ() -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from coterie.arrays import available_cores
 from coterie.experiments.config import Config
-from coterie.experiments.trial import TrialResult, run_trial
+from coterie.experiments.trial import Ground, TrialResult, run_trial
 
 POLL_SECONDS = 0.1
 OnProgress = Callable[[int], None]
@@ -83,10 +83,10 @@ def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
 
 
 def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
-    on_round = counted_rounds(on_progress, stop)
+    on_round, ground = counted_rounds(on_progress, stop), Ground()
     for place, job in enumerate(jobs):
         try:
-            result = run_trial(*job, on_round)
+            result = run_trial(*job, on_round, ground)
         except Interrupted:
             return
         yield place, result
@@ -131,7 +131,7 @@ _worker: dict[str, Any] = {}
 
 
 def _initialise_worker(rounds: Synchronized[int], stopped: Any, parent: int) -> None:
-    _worker.update(rounds=rounds, stopped=stopped)
+    _worker.update(rounds=rounds, stopped=stopped, ground=Ground())
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -149,7 +149,7 @@ def _work(job: Job) -> TrialResult:
         if _worker["stopped"].value:
             raise Interrupted
 
-    return run_trial(*job, on_round)
+    return run_trial(*job, on_round, _worker["ground"])
 
 
 def ray_engine(address: str | None = None) -> Engine:

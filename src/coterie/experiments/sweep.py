@@ -144,10 +144,16 @@ def _with_whole_paths(raw: Raw) -> Raw:
 
 
 def jobs_left(grid: Grid, database: Database) -> list[Job]:
-    """What is still to do: trial 0 of all configurations first, so that early results cover the whole grid."""
+    """What is still to do: trial 0 of all configurations first, so that early results cover the whole grid.
+
+    Those with the same problem come one after the other, and share its data (see `trial.Ground`).
+    """
     jobs, known = [], database.keys()
+    together: dict[str, list[Config]] = {}
+    for config in grid.configs:
+        together.setdefault(config.problem.model_dump_json(), []).append(config)
     for trial in range(grid.trials):
-        for config in grid.configs:
+        for config in itertools.chain(*together.values()):
             if missing := [method for method in config.methods if key(config, method, trial) not in known]:
                 run = config.run.model_copy(update={"methods": missing})
                 jobs.append(Job(config.model_copy(update={"run": run}), trial, record=False))

@@ -76,6 +76,26 @@ def check(config: Config) -> None:
         )
 
 
+@dataclass
+class Ground:
+    """What the last trial was drawn from, kept for the next: in a sweep many differ in attack or algorithm alone."""
+
+    problem: str = ""
+    task: Task | None = None
+    truth: Truth | None = None
+    oracle: MethodResult | None = None
+
+    def draw(self, config: Config, trial: int) -> tuple[Task, Truth | None]:
+        """The clients of a trial and what they compute, anew unless they are those of the last one."""
+        problem = f"{config.run.seed} {trial} {config.problem.model_dump_json()}"
+        if self.task is None or problem != self.problem:
+            self.task = self.truth = self.oracle = None  # the last one's samples go before the next one's come
+            drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
+            self.problem, self.truth = problem, drawn.truth
+            self.task = tables.task(config.problem, drawn.clients)
+        return self.task, self.truth
+
+
 @dataclass(frozen=True)
 class Draw:
     """One draw of data and start, which all methods of a trial share."""
@@ -91,14 +111,13 @@ class Draw:
         return stream(self.config.run.seed, self.trial, purpose)
 
 
-def draw_trial(config: Config, trial: int) -> Draw:
+def draw_trial(config: Config, trial: int, ground: Ground | None = None) -> Draw:
     """The data, the task and the first centres of a trial."""
-    drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
-    clients, truth = drawn.clients, drawn.truth
     rng, origin = stream(config.run.seed, trial, "start"), None
     example: Array
     if isinstance(config.problem, Images):
-        clients = tables.on_device(clients, config.run.device)
+        drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
+        clients, truth = tables.on_device(drawn.clients, config.run.device), drawn.truth
         assert truth is not None
         assert truth.test is not None
         truth = replace(truth, test=tables.on_device(truth.test, config.run.device))
@@ -106,7 +125,7 @@ def draw_trial(config: Config, trial: int) -> Draw:
         example = tables.fresh_start(config, network_task, rng)
         task, origin = cast("Task", replace(network_task, origin=example[0])), example[:1]
     else:
-        task = tables.task(config.problem, clients)
+        task, truth = (ground or Ground()).draw(config, trial)
         example = np.zeros((1, task.dim), dtype=np.dtype(config.problem.dtype))
     if config.algorithm.init in ROBUST_STARTS:
         byzantine = _byzantine(task, truth)
@@ -124,9 +143,16 @@ def _byzantine(task: Task, truth: Truth | None) -> Bools:
     return np.zeros(task.clients.count, dtype=np.bool_) if truth is None else truth.byzantine
 
 
-def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound = lambda: None) -> TrialResult:
+def run_trial(
+    config: Config,
+    trial: int,
+    record: bool = True,
+    on_round: OnRound = lambda: None,
+    ground: Ground | None = None,
+) -> TrialResult:
     """All methods on one draw; `record` keeps what happened in every round and to every client.
 
+    ground: of the trial before, if there was one.
     Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
     thread, since its rounding depends on the number of threads.
     """
@@ -135,10 +161,12 @@ def run_trial(config: Config, trial: int, record: bool = True, on_round: OnRound
         products = tables.fast_products()  # loads torch before the number of threads is set, or it would take its own
     # a method that diverges may overflow; the result says so, a warning would not add to it
     with products, threadpool_limits(limits=1), np.errstate(all="ignore"):
-        draw = draw_trial(config, trial)
+        ground = ground or Ground()
+        draw = draw_trial(config, trial, ground)
         results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
         if draw.truth is not None and draw.truth.centres.shape[1]:
-            oracle = results.get("oracle") or _run_method("oracle", draw, False, lambda: None)
+            if not (oracle := results.get("oracle") or ground.oracle):
+                oracle = ground.oracle = _run_method("oracle", draw, False, lambda: None)
             for result in results.values():
                 compare(result, oracle, draw.truth)
     return TrialResult(trial, results)
