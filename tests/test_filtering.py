@@ -60,6 +60,44 @@ def test_no_shift_does_much_damage(liars: int, dim: int, most: float, dressed: b
     assert worst < worst_median
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("scale", [2.0, 3.0, 10.0, 1e3, 1e6, 1e30])
+@pytest.mark.parametrize(
+    ("honest", "liars", "dim"), [(30, 10, 100), (33, 32, 100), (38, 30, 20), (15, 14, 20), (6, 2, 30)]
+)
+def test_lies_that_have_nothing_in_common_do_not_drag_the_mean_along(
+    honest: int, liars: int, dim: int, scale: float, how: How
+) -> None:
+    """Far out, each in a direction of its own, so many that the mean of all is nowhere near."""
+    lost = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((honest, dim))
+        for lies in (rng.standard_normal((liars, dim)), np.sqrt(dim) * np.eye(dim)[np.arange(liars) % dim]):
+            found = filtered_mean(np.concatenate([rows, scale * lies]), liars, how=how)
+            lost.append(np.linalg.norm(found) / np.linalg.norm(rows.mean(axis=0)))
+    assert np.mean(lost) < (1.6 if scale < 10 else 1.05)
+
+
+def test_where_half_of_the_rows_are_one_the_rest_has_no_say() -> None:
+    row = np.random.default_rng(12).standard_normal(20)
+    for size in (1.0, 1e6, 1e150):
+        lies = size * np.random.default_rng(13).standard_normal((5, 20))
+        assert np.array_equal(filtered_mean(np.concatenate([np.tile(row, (30, 1)), lies]), liars=5), row)
+
+
+@pytest.mark.parametrize("light", [0.05, 0.5])
+def test_light_rows_do_not_make_room_for_heavy_lies(light: float) -> None:
+    rng = np.random.default_rng(14)
+    weights = np.concatenate([np.ones(11), np.full(19, light), np.ones(10)])
+    rows = rng.standard_normal((40, 30)) / np.sqrt(weights)[:, None]
+    expected = np.average(rows[:30], axis=0, weights=weights[:30])
+    rows[30:] += 2.5 * rng.standard_normal(30)
+    for how in HOW:
+        found = filtered_mean(rows, 10, weights, how)  # type: ignore[arg-type]
+        assert np.linalg.norm(found - expected) < np.linalg.norm(expected)
+
+
 def test_copies_count_once() -> None:
     rng = np.random.default_rng(9)
     honest = rng.standard_normal((HONEST, 20))
@@ -206,6 +244,7 @@ def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
         ({"liars": -1}, "liars"),
         ({"liars": 1.5}, "liars"),
         ({"liars": 1, "weights": np.zeros(10)}, "weights"),
+        ({"liars": 1, "weights": np.full(10, np.inf)}, "weights"),
         ({"liars": 1, "how": "magic"}, "how must be"),
     ],
 )

@@ -251,7 +251,7 @@ def copies(squares: Array, most: int) -> Ints:
     xp = namespace(squares)
     between = xp.clip(squares, 0, None) + like(np.diag(np.full(len(squares), np.inf)), squares)
     nearest = as_numpy(xp.min(between, axis=1))
-    near = COPY**2 * _typical(nearest)
+    near = COPY**2 * typical_distance(nearest)
     if not (nearest < near).any():
         return np.arange(len(squares))
     linked = csr_matrix(as_numpy(between < near))
@@ -274,11 +274,11 @@ def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tupl
     In typical distances.
     """
     away = np.sqrt(_squared_distances_to(updates, centre))
-    pull = _pull(away, farthest * max(_typical(away), 1e-300))
+    pull = _pull(away, farthest * max(typical_distance(away), 1e-300))
     return np.flatnonzero(pull), pull
 
 
-def _typical(distances: Floats) -> float:
+def typical_distance(distances: Floats) -> float:
     """The median; where half of the rows, or more, coincide, that of the others."""
     middle = float(np.median(distances))
     return float(np.median(distances[distances > 0])) if middle == 0 and distances.any() else middle

@@ -21,7 +21,7 @@ from array_api_compat import is_numpy_array
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
-from coterie.aggregators.distances import averages, copies, moved, products_around, reachable
+from coterie.aggregators.distances import averages, copies, moved, products_around, reachable, typical_distance
 from coterie.aggregators.rules import check_rows, median
 from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
@@ -39,6 +39,8 @@ FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
 MANY = 512
 """Rows from which on as many go at a time as have gone before, and a GPU is worth its while."""
+FAR = 3.0
+"""Typical distances from the median beyond which a row is no honest one; with noise of any usual kind none is."""
 TURNS = 100
 """At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
 
@@ -50,7 +52,8 @@ def filtered_mean(
 
     While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
     its direction, and the outermost of the smaller side goes. liars: a bound, and never half of the rows.
-    Copies (see `distances.copies`) count as one row, their mean, since honest rows have noise of their own.
+    Copies (see `distances.copies`) count as one row, their mean, since honest rows have noise of their own. Rows that
+    lie farther than 3 typical distances from the median go first.
     weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
     With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
     how: with `no-regret` nobody goes. While the eigenvalue is too large, w_i shrinks by w_i·τ_i/(2 max τ), with τ_i the
@@ -69,26 +72,34 @@ def filtered_mean(
         raise ValueError(f"how must be removal or no-regret, got {how!r}")
     if not 0 <= liars == int(liars):
         raise ValueError(f"liars must be a whole number of at least 0, got {liars}")
-    if weights is not None and (np.shape(weights) != (rows,) or not (np.asarray(weights) > 0).all()):
+    given = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64)
+    if given.shape != (rows,) or not ((given > 0) & np.isfinite(given)).all():
         raise ValueError(f"weights must be {rows} positive numbers, one per row")
     centre = median(updates)
     if min(rows, updates.shape[1]) < FEWEST:
         return centre
-    counts = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64) / np.max(weights)
+    counts = given / given.max()
     known, pull = reachable(updates, centre)
     if len(known) == 0:
         return centre
     gram = products_around(updates[known], centre, pull[known])
     if not on_gpu(gram) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
         gram = as_numpy(gram)
+    near = _near(gram, counts[known], int(liars), rows - len(known))
+    if len(near) == 0:
+        return centre
+    if len(near) < len(known):
+        known, gram = known[near], _among(gram, near)
     squares = namespace(gram).linalg.diagonal(gram)
     groups = copies(squares + squares[:, None] - 2 * gram, int(liars) + 1)  # and whom they copied
     merged, heavy = averages(groups), np.zeros(groups.max() + 1)
     np.maximum.at(heavy, groups, counts[known])
     if len(merged) < len(known):
         gram = like(merged, gram) @ gram @ like(merged.T, gram)
-    room = min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2)  # what is out of reach has been left out
-    room, directions = max(0, room), min(len(merged) - 1, updates.shape[1]) // 4
+    room = max(0, min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2))  # less those who are out already
+    if room and len(merged) < FEWEST:
+        return median(updates[known])
+    directions = min(len(merged) - 1, updates.shape[1]) // 4
     if how == "removal":
         kept = _kept(gram, heavy, room, directions)
     else:
@@ -97,6 +108,21 @@ def filtered_mean(
     shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
     inside = np.flatnonzero(shares)
     return moved(updates[known[inside]], centre, shares[inside])
+
+
+def _near(gram: Array, counts: Floats, liars: int, gone: int) -> Ints:
+    """The rows within `FAR` typical distances of the median; of those beyond it liars − gone at most are left out.
+
+    Not for the lie that each of them is, which the spectrum would show, but for all together: where each lies in a
+    direction of its own, and far, they drag the mean along, and what all others then have in common passes for noise.
+    gram: (rows, rows) products around the median. Nobody where half of the rows are one and the same, and these are
+    more than liars and whom they copy: then that is the answer.
+    """
+    away = np.sqrt(np.maximum(as_numpy(namespace(gram).linalg.diagonal(gram)), 0.0) * counts)
+    if np.median(away) == 0 and (away == 0).sum() > liars + 1:
+        return np.arange(0)
+    farthest = np.argsort(-away, kind="stable")[: max(0, liars - gone)]
+    return np.delete(np.arange(len(away)), farthest[away[farthest] > FAR * typical_distance(away)])
 
 
 def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
@@ -123,7 +149,7 @@ def _turned_down(gram: Array, counts: Floats, room: int, directions: int) -> Flo
     """
     if room == 0 or len(gram) < FEWEST:
         return counts
-    most = 1 / (1 - room / len(gram))
+    most = counts.sum() / np.sort(counts)[: len(counts) - room].sum()  # the lightest of them may carry all
     keeping: Floats = np.ones(len(gram))
     best, least = keeping, np.inf
     for _ in range(TURNS):

@@ -27,6 +27,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper"},
     "poisoned data": {"kind": "none"},
     "garbage": {"kind": "garbage"},
+    "huge noise": {"kind": "gaussian", "target": "smallest", "scale": 1e4},
     "label flip": {"kind": "label-flip", "target": "smallest"},
     "sign flip": {"kind": "sign-flip", "target": "smallest"},
     "constant": {"kind": "constant", "target": "smallest"},
