@@ -176,6 +176,13 @@ def test_trim_outside_its_range(trim: float) -> None:
         trimmed_mean(np.zeros((4, 1)), trim=trim)
 
 
+def test_geometric_median_of_whole_numbers() -> None:
+    rows = np.array([[0, 0], [1, 2], [9, 2]])
+    expected = geometric_median(rows.astype(float))
+    np.testing.assert_allclose(geometric_median(rows), expected)
+    np.testing.assert_allclose(geometric_median(torch.from_numpy(rows)), expected)
+
+
 def test_geometric_median_is_where_the_sum_of_distances_is_least(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((15, 3))
     point = geometric_median(rows)

@@ -85,12 +85,13 @@ def test_most_clients_look_at_one_centre_alone(monkeypatch: pytest.MonkeyPatch) 
         network = SimulatedNetwork(
             linear_regression(drawn.clients), drawn.truth.byzantine, Attack(paper), np.random.default_rng(2)
         )
+        assert network.memory is not None
         algorithm = ClusteredDescent(Server(median, audit=False), rounds=100, size=0.05)
         state = algorithm.init(network, start, np.random.default_rng(3))
         for _ in range(100):
             state, _ = algorithm.step(state, network, np.random.default_rng(4))
             if not remembering:
-                network._memory.slopes = None
+                network.memory.slopes = None
         ends.append(state.centres)
         if remembering:
             assert sum(looks) < 1.5 * 100 * 60  # and not six times

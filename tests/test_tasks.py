@@ -196,6 +196,41 @@ def test_a_block_of_clients_at_a_time_gives_the_same_bits(
         assert np.array_equal(one, other)
 
 
+def test_columns_that_differ_by_rounding_alone(rng: np.random.Generator) -> None:
+    """Centimetres beside inches, in float32: the Gram form must not stand on a minimiser that is all rounding."""
+    centimetres = rng.normal(170, 10, size=(600, 1)).astype(np.float32)
+    features = np.concatenate([centimetres, centimetres / np.float32(2.54), rng.standard_normal((600, 3))], axis=1)
+    clients = Clients(features.astype(np.float32), (features @ [0.1, 0.1, 1, 2, 3]).astype(np.float32), np.full(6, 100))
+    direct, gram = linear_regression(clients, "direct"), linear_regression(clients, "gram")
+    centres = np.array([[0.1, 0.1, 1, 2, 3], [0.3, 0.0, 1, 2, 3]], dtype=np.float32)
+    np.testing.assert_allclose(gram.losses(centres), direct.losses(centres), rtol=1e-2, atol=1e-2)
+    assert np.abs(gram.minimisers()).max() < 10
+
+
+def test_whole_numbers_are_numbers(rng: np.random.Generator) -> None:
+    whole = rng.integers(-9, 9, size=(40, 3))
+    clients = Clients(whole, whole @ [0.5, 0.4, 0.3], np.full(4, 10))
+    np.testing.assert_allclose(linear_regression(clients).minimisers(), np.tile([0.5, 0.4, 0.3], (4, 1)), atol=1e-9)
+    means = mean_estimation(Clients(whole, None, np.full(4, 10))).minimisers()
+    np.testing.assert_allclose(means, whole.reshape(4, 10, 3).mean(axis=1))
+
+
+def test_a_gradient_of_very_many_samples_keeps_its_digits() -> None:
+    features = np.random.default_rng(0).uniform(1, 2, size=(3_000_000, 1)).astype(np.float32)
+    clients = Clients(features, np.zeros(len(features), dtype=np.float32), np.array([len(features)]))
+    found = linear_regression(clients, "direct").gradients(np.ones((1, 1), dtype=np.float32), np.zeros(1, np.int64))
+    np.testing.assert_allclose(found[0, 0], 2 * (features.astype(np.float64) ** 2).mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", ">f4"])
+def test_other_number_formats_take_the_general_way(dtype: str, rng: np.random.Generator) -> None:
+    features, targets = rng.standard_normal((20, 3)).astype(dtype), rng.standard_normal(20).astype(dtype)
+    task = linear_regression(Clients(features, targets, np.full(2, 10)), "direct")
+    exact = linear_regression(Clients(features.astype(float), targets.astype(float), np.full(2, 10)), "direct")
+    centres = rng.standard_normal((2, 3)).astype(dtype)
+    np.testing.assert_allclose(task.losses(centres), exact.losses(centres.astype(float)), rtol=1e-2)
+
+
 def test_clients_with_one_sample_are_their_own_means(rng: np.random.Generator) -> None:
     features = rng.standard_normal((5, 3)).astype(np.float32)
     task = mean_estimation(Clients(features, None, np.ones(5, dtype=np.int64)))

@@ -37,8 +37,9 @@ class Memory:
 
     A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. A centre whose plane, from when
     the client last looked there, still lies above the loss at the client's own centre is no rival, and needs no look;
-    while it moves by δ the plane falls behind by O(‖δ‖²) alone. The labels are those of `assign`. Elkan's idea for
-    k-means (Using the triangle inequality to accelerate k-means, 2003), with planes in the place of distances.
+    while it moves by δ the plane falls behind by O(‖δ‖²) alone. The labels are those of `assign`, but for losses that
+    are all rounding. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with planes
+    in the place of distances.
     labels: (m,). slopes, heights: (k, m, d) and (k, m), F_i(θ_j) ≥ height + ⟨slope, θ_j⟩.
     """
 
@@ -54,7 +55,8 @@ class Memory:
         numbers = centres.shape[0] * task.dim * task.clients.count
         if not revisited.revisits(centres) or numbers > ROOM * np.prod(task.clients.features.shape):
             return task.respond(centres, assign)
-        if self.slopes is None or self.slopes.shape != (len(centres), task.clients.count, task.dim):
+        shape = len(centres), task.clients.count, task.dim
+        if self.slopes is None or self.slopes.shape != shape or self.slopes.dtype != centres.dtype:
             return self._begin(task, revisited, centres)
         return self._go_on(revisited, centres)
 

@@ -33,7 +33,8 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
 class SimulatedNetwork:
     """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
 
-    aggregate: the server's rule, which an omniscient adversary knows. rng: the adversary's randomness.
+    aggregate: the server's rule, which an omniscient adversary knows. rng: the adversary's randomness. memory: of the
+    honest clients, from round to round; None for clients who are asked once.
     """
 
     task: Task
@@ -41,7 +42,7 @@ class SimulatedNetwork:
     attack: Attack | None
     rng: Generator
     aggregate: Aggregator = mean
-    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+    memory: Memory | None = field(default_factory=Memory, repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -60,11 +61,12 @@ class SimulatedNetwork:
         asked: Ints | None = None,
     ) -> Replies:
         if asked is not None:
-            few = replace(self, task=self.task.on(self.task.clients.take(asked)), byzantine=self.byzantine[asked])
+            chosen = self.task.on(self.task.clients.take(asked))
+            few = replace(self, task=chosen, byzantine=self.byzantine[asked], memory=None)
             replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
             senders = asked[np.asarray(replies.clients)]
             return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
-        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self._memory)
+        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.memory)
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:

@@ -126,13 +126,12 @@ def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
     array([1.])
     """
     rows, updates = check_rows(updates), _real(updates)
-    between = squared_distances(updates)
-    tame = bool(np.isfinite(between).all())
+    between, xp = squared_distances(updates), namespace(updates)
+    tame = bool(np.isfinite(between).all()) and not xp.finfo(updates.dtype).bits < 32
     np.fill_diagonal(between, -1.0)
     neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
     shares = np.zeros((rows, rows))
     np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
-    xp = namespace(updates)
     weights, middle, mixtures = like(shares, updates), median(updates), xp.empty_like(updates)
     for start in range(0, updates.shape[1], MIXED_COLUMNS):
         columns = slice(start, start + MIXED_COLUMNS)
@@ -203,9 +202,9 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
     [0.0, 0.0]
     """
     check_rows(updates)
+    updates = _real(updates)
     if is_torch_array(updates) and not on_gpu(updates):  # the same bits as in NumPy
         return like(geometric_median(as_numpy(updates), iterations, tolerance), updates)
-    updates = _real(updates)
     start = median(updates)
     with np.errstate(over="ignore", invalid="ignore"):
         gram = as_numpy(products_around(updates, start))

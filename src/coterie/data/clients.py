@@ -28,7 +28,7 @@ class Block(NamedTuple):
 class Clients:
     """The private samples of m clients, one after the other in two flat arrays.
 
-    features: (N, d), N = Σ n_i; for mean estimation these are the samples themselves.
+    features: (N, d), N = Σ n_i; for mean estimation these are the samples themselves. Whole numbers become float64.
     targets: (N,) or None.
     sizes: (m,), n_i ≥ 1, the number of samples of each client.
     names: one name per client, for reports ("0", "1", … by default).
@@ -47,6 +47,9 @@ class Clients:
         object.__setattr__(self, "sizes", sizes)
         if self.features.ndim != 2:
             raise ValueError(f"features must have two axes (samples, columns), got shape {tuple(self.features.shape)}")
+        xp = namespace(self.features)
+        if not xp.isdtype(self.features.dtype, "real floating"):
+            object.__setattr__(self, "features", xp.astype(self.features, xp.float64))
         if sizes.ndim != 1 or sizes.size == 0 or sizes.min() < 1:
             raise ValueError("sizes must hold at least one client, and every client at least one sample")
         if sizes.sum() != self.features.shape[0]:

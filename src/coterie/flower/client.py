@@ -43,7 +43,8 @@ def respond_to(question: Question, task: Task, attack: Attack | None = None, nod
     if question.centres.shape[1] != task.dim and question.kind in ("gradient", "loss"):
         raise ValueError(f"question: centres have {question.centres.shape[1]} parameters, this model has {task.dim}")
     lying = np.array([attack is not None])
-    network = SimulatedNetwork(task, lying, attack, stream(node % 2**63, max(question.round, 0), "attack"))
+    adversary = stream(node % 2**63, max(question.round, 0), "attack")
+    network = SimulatedNetwork(task, lying, attack, adversary, memory=None)
     centres = like(question.centres, task.clients.features)
     samples, loss, margin = int(task.clients.sizes[0]), None, None
     if question.kind == "gradient":

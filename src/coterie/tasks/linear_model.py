@@ -215,7 +215,7 @@ class LinearModel:
         found = np.empty((self.clients.count, self.dim))
         for client in range(self.clients.count):
             x, y = self.clients.samples(client)
-            found[client] = self.minimise(as_numpy(x).astype(np.float64), as_numpy(y).astype(np.float64), ridge)
+            found[client] = self.minimise(as_numpy(x), as_numpy(y), ridge)
         return like(found, self.clients.features)
 
     def curvatures(self) -> Floats:
@@ -245,10 +245,15 @@ def gram_curvatures(features: Array) -> Floats:
 
 
 def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
-    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm; QR with pivoting, so a singular Gram matrix is no trouble."""
-    n, d = x.shape
+    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm; QR with pivoting, so a singular Gram matrix is no trouble.
+
+    What columns differ by less than the precision of x (inches beside centimetres in float32) is rounding, and no
+    direction of its own.
+    """
+    (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
+    x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     if ridge == 0:
-        solution: Floats = lstsq(x, y, lapack_driver="gelsy")[0]
+        solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
         return solution
     if d <= n:
         return np.asarray(solve(x.T @ x + n * ridge * np.eye(d), x.T @ y, assume_a="pos"))
@@ -285,6 +290,7 @@ def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float]
 
     def minimise(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
         n, d = x.shape
+        x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
 
         def objective(theta: Floats) -> tuple[float, Floats]:
             scores = x @ theta.reshape(d, loss.outputs)

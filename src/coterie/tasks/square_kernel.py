@@ -16,6 +16,8 @@ from coterie.data import Clients
 
 FIRST_CACHE = 1 << 12
 """Values that stay in a core's first cache: half of 32 KB of float32."""
+SUMMED = 1 << 12
+"""Rows whose part of a gradient is summed in the features' own precision."""
 
 
 @compiled
@@ -55,11 +57,13 @@ def _visit_each(
     """
     number, dim = features.dtype.type, features.shape[1]
     together = max(4, FIRST_CACHE // dim // 4 * 4)
-    slopes = np.empty(together, dtype=features.dtype)
+    slopes, sums = np.empty(together, dtype=features.dtype), np.empty(dim, dtype=np.float64)
     for place in range(len(some)):
         first, last = offsets[some[place]], offsets[some[place] + 1]
         centre, gradient = centres[labels[place]], gradients[place]
         gradient[:] = 0
+        sums[:] = 0
+        added = first
         total, factor = 0.0, number(2) / number(last - first)
         for start in range(first, last, together):
             stop = min(start + together, last)
@@ -80,6 +84,12 @@ def _visit_each(
                 x0, s0 = features[row], slopes[row - start]
                 for c in range(dim):
                     gradient[c] += s0 * x0[c]
+            if stop - added >= SUMMED and stop < last:  # a float32 sum of many more would lose its digits
+                sums += gradient
+                gradient[:] = 0
+                added = stop
+        if added > first:
+            gradient[:] = sums + gradient
         losses[place] = total / (last - first)
 
 
@@ -88,9 +98,13 @@ _visit = compiled(_visit_each, reorder=True)
 
 def serves(clients: Clients, centres: Any) -> bool:
     """Whether these are arrays that the kernels read."""
-    arrays = clients.features, clients.targets, centres
+    plain = (np.float32, np.float64)
     return all(
-        isinstance(array, np.ndarray) and array.dtype == centres.dtype and array.flags.c_contiguous for array in arrays
+        isinstance(array, np.ndarray)
+        and array.flags.c_contiguous
+        and array.dtype == centres.dtype
+        and array.dtype in plain
+        for array in (clients.features, clients.targets, centres)
     )
 
 
