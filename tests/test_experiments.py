@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie.data import Federation
 from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trial, run_trials, summarise, tables
-from coterie.experiments.config import COMPARED
+from coterie.experiments.config import COMPARED, Problem
 from coterie.experiments.summary import statistic
 from coterie.experiments.trial import Ground
 
@@ -54,9 +55,14 @@ def test_a_method_does_not_depend_on_which_others_run() -> None:
 
 
 def test_trials_on_the_same_ground_draw_it_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
+    drawn: list[Problem] = []
     federation = tables.federation
-    monkeypatch.setattr(tables, "federation", lambda *given: drawn.append("") or federation(*given))  # type: ignore[func-returns-value]
+
+    def counted(problem: Problem, rng: np.random.Generator) -> Federation:
+        drawn.append(problem)
+        return federation(problem, rng)
+
+    monkeypatch.setattr(tables, "federation", counted)
     each = [
         small(f"attack.kind={attack}", f"algorithm.init={init}", "run.methods=['coterie', 'ifca', 'local']")
         for attack in ("paper", "sign-flip", "label-flip")

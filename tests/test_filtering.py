@@ -16,8 +16,8 @@ from coterie.aggregators import filtered_mean, median, per_cluster
 from coterie.aggregators.filtering import MANY, _below, _centred, _kept, _turned_down, standing_out
 
 HONEST = 38
-HOW = ("removal", "no-regret")
 How = Literal["removal", "no-regret"]
+HOW: tuple[How, ...] = ("removal", "no-regret")
 
 
 def shifted(rng: np.random.Generator, liars: int, dim: int, shift: float, dressed: bool) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_light_rows_do_not_make_room_for_heavy_lies(light: float) -> None:
     expected = np.average(rows[:30], axis=0, weights=weights[:30])
     rows[30:] += 2.5 * rng.standard_normal(30)
     for how in HOW:
-        found = filtered_mean(rows, 10, weights, how)  # type: ignore[arg-type]
+        found = filtered_mean(rows, 10, weights, how)
         assert np.linalg.norm(found - expected) < np.linalg.norm(expected)
 
 
@@ -142,7 +142,7 @@ def test_weights_are_those_of_a_weighted_mean() -> None:
     rows = rng.standard_normal((40, 30)) / np.sqrt(weights)[:, None]
     expected = (weights[:, None] * rows).sum(axis=0) / weights.sum()
     for how in HOW:
-        np.testing.assert_allclose(filtered_mean(rows, 10, weights, how), expected, atol=1e-12)  # type: ignore[arg-type]
+        np.testing.assert_allclose(filtered_mean(rows, 10, weights, how), expected, atol=1e-12)
     table, counts = per_cluster(partial(filtered_mean, liars=5), rows, np.arange(40) % 2, 2, weights)
     even = weights[::2, None] * rows[::2]
     np.testing.assert_allclose(table[0], even.sum(axis=0) / weights[::2].sum(), atol=1e-12)

@@ -127,7 +127,7 @@ def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
     """
     rows, updates = check_rows(updates), _real(updates)
     between, xp = squared_distances(updates), namespace(updates)
-    tame = bool(np.isfinite(between).all()) and not xp.finfo(updates.dtype).bits < 32
+    tame = bool(np.isfinite(between).all()) and xp.finfo(updates.dtype).bits >= 32
     np.fill_diagonal(between, -1.0)
     neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
     shares = np.zeros((rows, rows))
@@ -208,10 +208,8 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
     start = median(updates)
     with np.errstate(over="ignore", invalid="ignore"):
         gram = as_numpy(products_around(updates, start))
-    known = np.flatnonzero(np.isfinite(gram).all(axis=1))
-    if len(known) < len(gram):  # beyond float64 a row pulls no more
-        known = np.flatnonzero(np.isfinite(np.diag(gram)))
-        gram = gram[np.ix_(known, known)]
+    known = np.flatnonzero(np.isfinite(np.diag(gram)))  # beyond float64 a row pulls no more
+    gram = gram[np.ix_(known, known)]
     squares = np.diag(gram)
     distances = np.sqrt(squares)
     floor = tolerance * float(np.median(distances)) if len(known) else 0.0

@@ -40,7 +40,8 @@ FEWEST = 8
 MANY = 512
 """Rows from which on as many go at a time as have gone before, and a GPU is worth its while."""
 FAR = 3.0
-"""Typical distances from the median beyond which a row is no honest one; with noise of any usual kind none is."""
+"""Typical distances from the median beyond which a row is no honest one. Of Gaussian noise in 8 dimensions, the fewest
+that are looked at, 999 of 1000 rows lie within 1.9; in more, within less."""
 TURNS = 100
 """At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
 
@@ -56,7 +57,7 @@ def filtered_mean(
     lie farther than 3 typical distances from the median go first.
     weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
     With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
-    how: with `no-regret` nobody goes. While the eigenvalue is too large, w_i shrinks by w_i·τ_i/(2 max τ), with τ_i the
+    how: with `no-regret` no other goes. While the eigenvalue is too large, w_i shrinks by w_i·τ_i/(2 max τ), with τ_i a
     row's squared place along the direction, and all are brought back to Σ w = 1, w_i ≤ 1/(c − liars) for c rows, by
     the smallest change in relative entropy. What is proved for it asks for fewer liars than half.
 
@@ -147,7 +148,7 @@ def _turned_down(gram: Array, counts: Floats, room: int, directions: int) -> Flo
     gram, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean estimation
     made simple, via regret minimization, 2020.
     """
-    if room == 0 or len(gram) < FEWEST:
+    if room == 0:
         return counts
     most = counts.sum() / np.sort(counts)[: len(counts) - room].sum()  # the lightest of them may carry all
     keeping: Floats = np.ones(len(gram))

@@ -207,9 +207,8 @@ def verdict(here: Sequence[Bout]) -> str:
         free = [bout.defence for bout in ranked if bout.ratio <= 1.02]
         return f"Where nobody lies, these cost at most 2 %: {', '.join(free) or 'none'}."
     broken = [bout.defence for bout in ranked if bout.ratio > 3]
-    first = [
-        b for b in worst.values() if b.ratio <= best.ratio + best.error
-    ]  # its own: who fails once in five has a large one
+    # by the best one's own error: who fails once in five trials has a large one
+    first = [bout for bout in worst.values() if bout.ratio <= best.ratio + best.error]
     text = f"Use `{first[0].defence}`: at worst {number(first[0].ratio)} × the oracle ({first[0].attack})"
     if len(first) > 1:
         others = ", ".join(f"`{bout.defence}` with {number(bout.ratio)} × ({bout.attack})" for bout in first[1:])

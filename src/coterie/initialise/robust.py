@@ -65,7 +65,7 @@ def spectral(
     stand out of all m of them together, and along these the noise is that of k numbers, not of d.
     The first of two passes looks along twice as many; the directions of the second are those of the points that the
     first has kept. The centres are means along these k directions: across them a mean in the full space, however
-    robust, adds noise.
+    robust, adds little but noise.
     thrifty: see `plausible`. forgiving: the second pass looks at all points again. So a cluster that the first left out
     in place of liars comes back; but so do liars whom only a direction gave away that is gone. cluster: another way to
     cluster, see `balls`.

@@ -21,7 +21,7 @@ SUMMED = 1 << 12
 
 
 @compiled
-def _add_losses(
+def _losses(
     features: NDArray[Any], targets: NDArray[Any], offsets: Ints, some: Ints, weights: NDArray[Any], out: NDArray[Any]
 ) -> None:
     """out[p, j] = (1/n_i) Σ_l (x_il·w_j − y_il)² for client i = some[p]; weights: (d, k)."""
@@ -113,7 +113,7 @@ def losses(clients: Clients, centres: NDArray[Any], some: Ints) -> NDArray[Any]:
     out = np.empty((len(some), len(centres)), dtype=centres.dtype)
     if len(some):
         weights = np.ascontiguousarray(centres.T)
-        _add_losses(clients.features, clients.targets, clients.offsets, some, weights, out)
+        _losses(clients.features, clients.targets, clients.offsets, some, weights, out)
     return out
 
 
