@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from coterie.algorithms import LocalMinimisers
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
+from coterie.assignment import assign
 from coterie.data import Truth
 from coterie.experiments import tables
 from coterie.experiments.config import IMAGE_KINDS, NAMED_STARTS, ROBUST_STARTS, Config, Images
@@ -186,7 +187,9 @@ def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> Met
     task = tables.method_task(method, draw.config, draw.task)
     algorithm = tables.algorithm(method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin)
     guess = tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
-    guess(draw.start)  # compiled before the clock starts
+    guess(draw.start)  # compiled before the clock starts, as is what a client computes
+    if not isinstance(draw.config.problem, Images):
+        task.on(task.clients.take([0])).respond(draw.start, assign)
     byzantine = _byzantine(task, draw.truth)
     network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
