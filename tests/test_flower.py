@@ -457,6 +457,22 @@ def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
         strategy(deadline=0)
 
 
+def test_a_node_that_is_only_listed_is_waited_for(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
+    """As after a restart of the server: it knows its nodes, and they have not come back yet."""
+    missed: list[Message] = []
+
+    def away(question: Message, honest: Message) -> Message | None:
+        missed.append(question)
+        return None if len(missed) <= 2 else honest
+
+    made = strategy(least=CLIENTS, deadline=0.2, folder=tmp_path)
+    centres_of(InProcessGrid(app(drawn), range(CLIENTS), {4: away}), start, made)
+    assert {row["verdict"] for row in Checkpoint(tmp_path).rows()} == {"accepted"}
+    never = InProcessGrid(app(drawn), range(CLIENTS), {4: lambda question, honest: None})
+    with pytest.raises(ValueError, match=f"only {CLIENTS - 1} of {CLIENTS} nodes came"):
+        centres_of(never, start, strategy(least=CLIENTS, deadline=0.1, patience=0.1))
+
+
 def test_how_far_it_is_can_be_watched(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
     """The note beside the state says what the last round was like, and the view shows it."""
     grid = InProcessGrid(app(drawn), range(CLIENTS), {3: FAULTS["nan"][0], 5: FAULTS["silent"][0]})

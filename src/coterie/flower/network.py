@@ -25,6 +25,8 @@ TRIES = 2
 SLOWEST_POLL = 0.5
 """Between two looks for replies: at first, and where they are long in coming. Flower's own loop looks every 3 s."""
 
+SIZE = Question("size", -1, np.zeros((1, 1)))
+
 
 class Members:
     """Which node is which client, for good: an algorithm knows clients by their number.
@@ -110,10 +112,24 @@ class FlowerNetwork:
         return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing))
 
     def sizes(self) -> Replies:
-        return self._ask(Question("size", -1, np.zeros((1, 1))))
+        return self._ask(SIZE)
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=None if rounds is None else (0, rounds)))
+
+    def present(self, enough: int) -> int:
+        """How many nodes are there; it looks no further than `enough`.
+
+        Fewer that are listed are counted as such. More have to answer, since the list may be older than a restart of
+        the server, and a node that has not come back yet would miss the question that comes next.
+        """
+        listed = list(self.grid.get_node_ids())
+        if len(listed) < enough:
+            return len(listed)
+        asked = {i: node for node, i in self.members.update(listed).items()}
+        self.heard = {}
+        self._exchange(SIZE, asked, {}, time.monotonic(), enough)
+        return len(self.heard)
 
     def _ask(self, question: Question, chosen: dict[int, int] | None = None) -> Replies:
         """One question to the nodes that are there, and their answers in the order in which they came.
@@ -136,9 +152,14 @@ class FlowerNetwork:
         return _replies(self.heard)
 
     def _exchange(
-        self, question: Question, asked: dict[int, int], chosen: dict[int, int], began: float
+        self,
+        question: Question,
+        asked: dict[int, int],
+        chosen: dict[int, int],
+        began: float,
+        enough: float = np.inf,
     ) -> dict[int, int]:
-        """Ask the clients {client: node} and wait; gives back those whose reply was lost on the way."""
+        """Ask the clients {client: node} and wait for `enough`; gives back those whose reply was lost on the way."""
         # one record serves all who are asked the same
         labels = {client: chosen.get(client, NOTHING) for client in asked}
         records = {label: question._replace(label=label).record() for label in set(labels.values())}
@@ -176,7 +197,7 @@ class FlowerNetwork:
                     answer, fault = Answer(None, None, None), f"came from node {reply.metadata.src_node_id}"
                 self.heard[client] = answer, fault, time.monotonic() - began
                 self.watch(len(self.heard), total)
-            if dear.isdisjoint(waiting.values()):
+            if dear.isdisjoint(waiting.values()) or len(self.heard) >= enough:
                 break
             pause = POLL_SECONDS if replies else min(2 * pause, SLOWEST_POLL)
             time.sleep(pause)

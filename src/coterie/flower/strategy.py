@@ -33,7 +33,7 @@ class ClusteredStrategy(Strategy):
     """Any algorithm of Coterie as a Flower strategy.
 
     algorithm: what to play, such as a `ClusteredDescent`. places: the number of clients at most (see `Members`).
-    least: it waits until so many nodes are there, for `patience` seconds at most. deadline: seconds for an answer.
+    least: it waits until so many nodes answer, for `patience` seconds at most. deadline: seconds for an answer.
     folder: where every finished round and the audit are kept, with a note of how far it is (`coterie federate watch`
     shows it); a strategy that finds a state there goes on after it.
     seed: of the server's randomness. on_round: told of every finished round.
@@ -66,10 +66,10 @@ class ClusteredStrategy(Strategy):
         start = initial_arrays["centres"].numpy()
         notes = Notes(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
         notes(notes.now)  # in place of what another run may have left
-        self._wait(grid, notes)
         saved = None if self.checkpoint is None else self.checkpoint.load()
         members = Members(self.places, () if saved is None else saved.nodes)
         network = FlowerNetwork(grid, members, self.deadline, notes.heard)
+        self._wait(network, notes)
         rng = stream(self.seed, 0, "server") if saved is None else saved.rng
         state = None if saved is None else self._known(saved.state, network)
         if saved is not None:
@@ -108,9 +108,9 @@ class ClusteredStrategy(Strategy):
             weights=None if state.weights is None else ask_weights(network),
         )
 
-    def _wait(self, grid: Grid, notes: Notes) -> None:
+    def _wait(self, network: FlowerNetwork, notes: Notes) -> None:
         limit = time.monotonic() + self.patience
-        while (present := len(list(grid.get_node_ids()))) < self.least:
+        while (present := network.present(self.least)) < self.least:
             if time.monotonic() > limit:
                 raise ValueError(f"least: only {present} of {self.least} nodes came within {self.patience:g} s")
             notes.heard(present, self.least, waiting=True)
