@@ -17,8 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from coterie.tasks.network_kernels import SparseSamples
+
 Losses = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, …), targets (n,)) -> (n,): the loss of every sample, such as cross_entropy with reduction="none"."""
+
+Slopes = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(later layers (c, p), pre-activations (c, n, h), targets (c, n)) -> slopes of the clients' mean losses by the two."""
 
 
 class LocalTraining(NamedTuple):
@@ -76,10 +81,15 @@ class Head(NamedTuple):
         biases = centres[:, self.width * self.inputs : self.size]
         return weights, biases.reshape(-1, 1, self.width) if self.bias else weights[:, :1, :0].sum(-1, keepdim=True)
 
-    def first(self, centres: Tensor, features: Tensor) -> Tensor:
-        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product."""
+    def first(self, centres: Tensor, features: Tensor, sparse: SparseSamples | None = None) -> Tensor:
+        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product.
+
+        sparse: the same samples in sparse form, where that is known.
+        """
         weights, biases = self._layer(centres)
         clients, samples, _ = features.shape
+        if sparse is not None:
+            return sparse.first_layer(weights, biases).reshape(len(centres), clients, samples, self.width)
         found = features.reshape(-1, self.inputs) @ weights.reshape(-1, self.inputs).mT
         return found.reshape(clients, samples, len(centres), self.width).permute(2, 0, 1, 3) + biases[:, None]
 
@@ -88,11 +98,19 @@ class Head(NamedTuple):
         weights, biases = self._layer(own)
         return features @ weights.mT + biases
 
-    def rest(self, centre: Tensor, leaning: Tensor, alone: bool = False) -> Tensor:
-        """What the later layers make of (n, width) pre-activations; alone: `centre` has only their parameters."""
-        parameters = self.layout.unflatten(centre if alone else centre[self.size :])
-        found: Tensor = functional_call(self.module, parameters, (leaning,))
+    def rest(self, parameters: Tensor, leaning: Tensor) -> Tensor:
+        """What the later layers, with these parameters, make of (n, width) pre-activations."""
+        found: Tensor = functional_call(self.module, self.layout.unflatten(parameters), (leaning,))
         return found
+
+
+def slopes_of(head: Head, loss: Losses) -> Slopes:
+    """The slopes of any head, by autograd."""
+
+    def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
+        return loss(head.rest(rest, leaning), targets).mean()
+
+    return vmap(grad(risk, argnums=(0, 1)))
 
 
 def trained(
@@ -103,19 +121,16 @@ def trained(
     gram: Tensor,
     training: LocalTraining,
     first: Tensor,
-    loss: Losses,
+    slopes: Slopes,
     out: Tensor,
+    sparse: SparseSamples | None = None,
 ) -> Tensor:
     """(c, dim), in `out`: how far full-batch training takes a model for each of c clients.
 
     begun: (c, dim − size), its later layers. features, targets: (c, n, inputs) and (c, n). gram: (c, n, n), the
-    products of the samples, and 1 more where there is a bias. first: (c, n, h), the pre-activations at the start.
+    products of the samples, and 1 more where there is a bias. first: (c, n, h), the pre-activations at the start; they
+    are written over. sparse: the features in sparse form, where that is known.
     """
-
-    def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
-        return loss(head.rest(rest, leaning, alone=True), targets).mean()
-
-    slopes = vmap(grad(risk, argnums=(0, 1)))
     rest, leaning, total = begun, first, torch.zeros_like(first)
     speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
     for step in range(training.steps):
@@ -126,10 +141,13 @@ def trained(
         rest = rest - training.step * found[0]
         total += found[1]
         if step + 1 < training.steps:
-            leaning = torch.baddbmm(leaning, gram, found[1], alpha=-training.step)
+            leaning.baddbmm_(gram, found[1], alpha=-training.step)
     total *= training.step
-    weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
-    torch.bmm(total.mT, features, out=weights)
+    if sparse is None:
+        weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
+        torch.bmm(total.mT, features, out=weights)
+    else:
+        sparse.weigh(total, out)
     out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
     out[:, head.size :] = begun - rest
     return out

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,18 +23,29 @@ from torch.func import functional_call, grad, vmap
 from coterie.arrays import Floats, Ints, as_numpy
 from coterie.data import Clients
 from coterie.data.clients import Block
-from coterie.tasks.dual import Head, Layout, LocalTraining, Losses, layout_of, trained
+from coterie.tasks.dual import Head, Layout, LocalTraining, Losses, Slopes, layout_of, slopes_of, trained
+from coterie.tasks.network_kernels import (
+    SparseSamples,
+    is_perceptron,
+    perceptron_outputs,
+    perceptron_slopes,
+    sparse_samples,
+)
 from coterie.tasks.task import Choice, Response
 
 __all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
 
 PIECE_BYTES = 1 << 28
 """What a piece of a block may take on a CPU: samples, activations, and some copies of a model for each client."""
+CACHED_BYTES = 1 << 25
+"""The same where kernels do most of the work: then smaller pieces cost nothing, and stay in the cache."""
 CUDA_SHARE = 16
 """On a GPU a piece may take one part of this many of the free memory."""
 MODEL_COPIES = 4
 ACTIVATIONS = 4
 """How many times the memory of its samples a pass over them takes, roughly."""
+
+Found = TypeVar("Found")
 
 
 def module(
@@ -91,6 +103,9 @@ class NetworkTask:
     origin: Tensor | None = field(default=None, repr=False)
     fit: LocalTraining | None = None
     _grams: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _sparse_samples: dict[tuple[int, int], SparseSamples | None] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.clients.targets is None:
@@ -188,12 +203,13 @@ class NetworkTask:
 
     def losses(self, centres: Tensor) -> Tensor:
         head = self._head
-        with torch.no_grad():
-            rows = []
-            for block in self._pieces():
-                first = None if head is None else head.first(centres, block.features)
-                rows.append(self._losses(centres, block, first))
-            return torch.cat(rows)
+
+        def of(block: Block) -> Tensor:
+            with torch.no_grad():
+                first = None if head is None else head.first(centres, block.features, self._sparse(block))
+                return self._losses(centres, block, first)
+
+        return torch.cat(self._each_piece(of))
 
     def _losses(self, centres: Tensor, block: Block, first: Tensor | None) -> Tensor:
         """(c, k); first: (k, c, n, h), what the first layer gives, where that is known."""
@@ -204,47 +220,47 @@ class NetworkTask:
             if first is None or self._head is None:
                 outputs = self.outputs(centre, block.features.reshape(clients * samples, width))
             else:
-                outputs = self._head.rest(centre, first[j].reshape(clients * samples, -1))
+                leaning = first[j].reshape(clients * samples, -1)
+                rest = centre[self._head.size :]
+                outputs = perceptron_outputs(rest, leaning) if self._by_kernel else self._head.rest(rest, leaning)
             columns.append(self.loss(outputs, targets).reshape(clients, samples).mean(dim=1))
         return torch.stack(columns, dim=1)
 
     def respond(self, centres: Tensor, choose: Choice) -> Response:
         head = self._head if self.training is not None else None
-        if head is None or not all(self._in_dual(block, self.training) for block in self._pieces()):
+        if head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
             losses = self.losses(centres)
             labels = choose(losses)
             return Response(losses, labels, self.gradients(centres, labels))
-        assert self.training is not None
-        all_losses, all_labels = [], []
+        training, slopes = self.training, self._slopes
+        assert training is not None
         updates = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
-        for block in self._pieces():
+
+        def answer(block: Block) -> tuple[Tensor, Ints]:
+            sparse = self._sparse(block)
             with torch.no_grad():
-                first = head.first(centres, block.features)
+                first = head.first(centres, block.features, sparse)
                 losses = self._losses(centres, block, first)
             labels = choose(losses)
             place = torch.from_numpy(labels).to(centres.device)
             chosen = first[place, torch.arange(len(place), device=centres.device)]
             begun = centres[:, head.size :][place]
-            trained(
-                head,
-                begun,
-                block.features,
-                _targets(block),
-                self._gram(head, block),
-                self.training,
-                chosen,
-                self.loss,
-                updates[block.start : block.stop],
-            )
-            all_losses.append(losses)
-            all_labels.append(labels)
+            gram, out = self._gram(head, block), updates[block.start : block.stop]
+            trained(head, begun, block.features, _targets(block), gram, training, chosen, slopes, out, sparse)
+            return losses, labels
+
+        answers = self._each_piece(answer)
+        all_losses, all_labels = [losses for losses, _ in answers], [labels for _, labels in answers]
         return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
 
     def gradients(self, centres: Tensor, labels: Ints) -> Tensor:
         found = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
-        for block in self._pieces():
+
+        def answer(block: Block) -> None:
             own = centres[torch.from_numpy(labels[block.start : block.stop]).to(centres.device)]
             found[block.start : block.stop] = self._update(own, block, self.training)
+
+        self._each_piece(answer)
         return found
 
     def _update(self, own: Tensor, block: Block, training: LocalTraining | None) -> Tensor:
@@ -253,12 +269,12 @@ class NetworkTask:
         targets = _targets(block)
         if training is None:
             return slopes(own, block.features, targets).detach()
-        if self._head is not None and self._in_dual(block, training):
+        if self._head is not None and self._in_dual(block.features.shape[1], training):
             first = self._head.own_first(own, block.features)
             begun = own[:, self._head.size :]
             gram = self._gram(self._head, block)
             return trained(
-                self._head, begun, block.features, targets, gram, training, first, self.loss, torch.empty_like(own)
+                self._head, begun, block.features, targets, gram, training, first, self._slopes, torch.empty_like(own)
             )
         samples = block.features.shape[1]
         batch = min(training.batch or samples, samples)
@@ -282,9 +298,35 @@ class NetworkTask:
             return None
         return Head(self.model[0].out_features, self.clients.dim, self.model[0].bias is not None, rest, layout_of(rest))
 
-    def _in_dual(self, block: Block, training: LocalTraining | None) -> bool:
-        samples, width = block.features.shape[1:]
-        return training is not None and samples < width and not 0 < training.batch < samples
+    @cached_property
+    def _by_kernel(self) -> bool:
+        """Whether there are kernels for all that a round does: the local training of a perceptron, on a CPU."""
+        targets, outputs = self.clients.targets, self.layout.shapes[-1][0]
+        assert targets is not None
+        if self._head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
+            return False
+        if not is_perceptron(self.model, self.loss):
+            return False
+        if targets.device.type != "cpu" or targets.is_floating_point():
+            return False
+        return bool(((targets >= 0) & (targets < outputs)).all())  # other classes are torch's to refuse
+
+    @property
+    def _slopes(self) -> Slopes:
+        """The slopes of what follows the first layer."""
+        assert self._head is not None
+        return perceptron_slopes if self._by_kernel else slopes_of(self._head, self.loss)
+
+    def _sparse(self, block: Block) -> SparseSamples | None:
+        """The samples in sparse form, where that pays; kept for the next round."""
+        place = block.start, block.stop
+        if place not in self._sparse_samples:
+            self._sparse_samples[place] = sparse_samples(block.features)
+        return self._sparse_samples[place]
+
+    def _in_dual(self, samples: int, training: LocalTraining | None) -> bool:
+        """Whether a client with so many samples trains in dual form; then so does one with fewer."""
+        return training is not None and samples < self.clients.dim and not 0 < training.batch < samples
 
     def _gram(self, head: Head, block: Block) -> Tensor:
         """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
@@ -293,11 +335,33 @@ class NetworkTask:
             self._grams[place] = block.features @ block.features.mT + float(head.bias)
         return self._grams[place]
 
+    def _each_piece(self, work: Callable[[Block], Found]) -> list[Found]:
+        """What `work` gives for every piece.
+
+        Kernels do without the interpreter, so pieces run beside each other, a core for each: torch's own threads would
+        share out every single operator and in between keep the cores busy with waiting. (Other modules must not:
+        `functional_call` puts its parameters into the one module that there is.)
+        """
+        pieces, cores = self._pieces(), torch.get_num_threads()
+        if cores == 1 or len(pieces) == 1 or not self._by_kernel:
+            return [work(piece) for piece in pieces]
+
+        def alone(piece: Block) -> Found:
+            torch.set_num_threads(1)  # counts for a thread
+            return work(piece)
+
+        try:
+            with ThreadPoolExecutor(cores) as threads:
+                return list(threads.map(alone, pieces))
+        finally:
+            torch.set_num_threads(cores)
+
     def _pieces(self) -> list[Block]:
-        """Blocks of as many clients as fit into memory with a model each."""
+        """Blocks of as many clients as fit into memory with a model each; for kernels, into a core's share of cache."""
         most = int(self.clients.sizes.max())
         each = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * most * self.clients.dim)
-        together = max(1, _room(self.clients.features.device) // each)
+        room = CACHED_BYTES if self._by_kernel else _room(self.clients.features.device)
+        together = max(1, room // each)
         return list(self.clients.blocks(together * most * self.clients.dim))
 
     def minimisers(self, ridge: float = 0.0) -> Tensor:
