@@ -106,13 +106,45 @@ def test_the_response_kernel_agrees_with_torch(samples: int, clusters: int, dim:
     centres = centres + 0.1 * torch.randn(
         centres.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0)
     )
-    assert descent.kernels.serves_response(batch.features, centres)
+    assert descent.response.serves(batch.features, centres)
     ours = respond(batch, centres, lanes)
     double = Batch(*(part.double() for part in batch))
     theirs = respond(double, centres.double(), lanes)  # in float64, by torch
     assert (ours.labels == theirs.labels).all()
     torch.testing.assert_close(ours.losses.double(), theirs.losses, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours.gradients.double(), theirs.gradients, rtol=1e-4, atol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("clusters", "dim", "size"), [(3, 7, 0.3), (15, 100, 0.02), (6, 601, 0.1)])
+def test_what_clients_remember_changes_no_label(clusters: int, dim: int, size: float) -> None:
+    """While centres wander, some far and some hardly, one of them to where losses are not finite."""
+    drawn = federations(clients=40, samples=50, dim=dim)
+    batch = batch_of(drawn, "cuda")
+    lanes = [Lane(median)] * 5
+    centres = starts(5, clusters, dim, "cuda")
+    memory = descent.response.nothing_known(batch.features, centres)
+    generator = torch.Generator("cuda").manual_seed(0)
+    changed = 0
+    before = torch.zeros((TRIALS, 5, 40), device="cuda")
+    for round in range(60):
+        ours = respond(batch, centres, lanes, memory)
+        double = Batch(*(part.double() for part in batch))
+        theirs = respond(double, centres.double(), lanes)
+        assert (ours.labels == theirs.labels).all()
+        torch.testing.assert_close(ours.losses.double(), theirs.losses, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours.gradients.double(), theirs.gradients, rtol=1e-4, atol=1e-4)
+        changed += int((ours.labels != before).sum())
+        before = ours.labels
+        steps = size * torch.randn(centres.shape, device="cuda", generator=generator) / dim**0.5
+        steps *= torch.rand(centres.shape[:3], device="cuda", generator=generator)[..., None] ** 4
+        if round == 30:
+            steps[:, :, 0] = 1e25
+        if round == 40:
+            steps[:, :, 0] = -1e25
+        memory.paths.add_(steps.norm(dim=3))
+        centres = centres + steps
+    assert changed > 600  # more than the first choice
 
 
 @needs_gpu

@@ -19,7 +19,7 @@ NOT_APPLICABLE = math.nan
 def distances(centres: Array, truth: Array) -> Floats:
     """(k̂, k): ‖θ̂_i − θ*_j‖ in float64; infinite where an estimate is not finite."""
     between = cdist(as_numpy(centres).astype(np.float64), as_numpy(truth).astype(np.float64))
-    return np.asarray(np.nan_to_num(between, nan=np.inf, posinf=np.inf))
+    return np.asarray(np.where(np.isnan(between), np.inf, between))
 
 
 def nearest_distance(centres: Array, truth: Array) -> float:
@@ -43,15 +43,15 @@ def matched_distance(centres: Array, truth: Array) -> float:
 
 
 def _matched(between: Floats) -> float:
-    estimates, truths = _partners(between)
-    alone = np.setdiff1d(np.arange(between.shape[1]), truths)
-    return float(np.concatenate([between[estimates, truths], between[:, alone].min(axis=0)]).mean())
+    return float(_with_partners(between).mean())
 
 
-def _partners(between: Floats) -> tuple[Ints, Ints]:
-    finite = np.where(np.isfinite(between), between, 1e300)  # the solver refuses infinities
-    estimates, truths = linear_sum_assignment(finite)
-    return estimates, truths
+def _with_partners(between: Floats) -> Floats:
+    """(k,): every truth's distance to its partner or, where there is none, to the nearest estimate."""
+    estimates, truths = linear_sum_assignment(np.minimum(between, 1e300))  # the solver refuses infinities
+    found: Floats = between.min(axis=0)
+    found[truths] = between[estimates, truths]
+    return found
 
 
 def cluster_distances(centres: Array, truth: Array) -> Floats:
@@ -64,18 +64,13 @@ def cluster_distances(centres: Array, truth: Array) -> Floats:
     """
     if centres.shape[0] == 1:
         centres = as_numpy(centres).repeat(truth.shape[0], axis=0)
-    between = distances(centres, truth)
-    estimates, truths = _partners(between)
-    found: Floats = between.min(axis=0)
-    found[truths] = between[estimates, truths]
-    return found
+    return _with_partners(distances(centres, truth))
 
 
 def contingency(labels: Ints, truth: Ints) -> Ints:
     """Counts of clients by (label, true label)."""
-    table = np.zeros((int(labels.max()) + 1, int(truth.max()) + 1), dtype=np.int64)
-    np.add.at(table, (labels, truth), 1)
-    return table
+    shape = int(labels.max()) + 1, int(truth.max()) + 1
+    return np.bincount(labels * shape[1] + truth, minlength=shape[0] * shape[1]).reshape(shape)
 
 
 def adjusted_rand_index(labels: Ints, truth: Ints) -> float:

@@ -228,6 +228,24 @@ def on_stream_of(tensor: Array) -> Iterator[None]:
         yield
 
 
+RESERVED_SHARED = 20 * 1024
+"""Bytes of shared memory that a kernel's own arrays may take, beside what it asks for at its launch."""
+
+
+@lru_cache(maxsize=8)
+def most_shared(device: Any) -> int:
+    """Bytes of shared memory that a block may ask for on this device."""
+    import cupy
+
+    return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - RESERVED_SHARED
+
+
+def with_shared(kernel: Any, size: int) -> Any:
+    """The kernel, allowed to ask for `size` bytes of shared memory."""
+    kernel.max_dynamic_shared_size_bytes = max(kernel.max_dynamic_shared_size_bytes, size)
+    return kernel
+
+
 def serves(rows: Array) -> bool:
     """Can this kernel take these rows?"""
     if not (rows.is_cuda and str(rows.dtype) in TYPES):

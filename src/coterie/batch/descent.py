@@ -12,7 +12,8 @@ from torch import Tensor
 
 from coterie.aggregators import Aggregator, median, per_cluster
 from coterie.arrays import Ints
-from coterie.batch import kernels
+from coterie.batch import kernels, response
+from coterie.batch.response import Memory
 from coterie.server import STEEPER, Projection, unconstrained
 
 WARM_UP = 2
@@ -50,15 +51,19 @@ class Response(NamedTuple):
     gradients: Tensor  # (T, L, m, d)
 
 
-def respond(batch: Batch, centres: Tensor, lanes: Sequence[Lane]) -> Response:
-    """Labels, losses there and gradients there of every client for the centres (T, L, k, d) of every lane."""
-    if kernels.serves_response(batch.features, centres):
+def respond(batch: Batch, centres: Tensor, lanes: Sequence[Lane], memory: Memory | None = None) -> Response:
+    """Labels, losses there and gradients there of every client for the centres (T, L, k, d) of every lane.
+
+    memory: what the clients know from the rounds before; it is brought up to date.
+    """
+    if response.serves(batch.features, centres):
         trials, m = batch.scales.shape
-        fixed = torch.full((trials, len(lanes), m), kernels.CHOOSES, dtype=torch.int32, device=centres.device)
+        fixed = torch.full((trials, len(lanes), m), response.CHOOSES, dtype=torch.int32, device=centres.device)
         for place, lane in enumerate(lanes):
             if lane.fixed is not None:
-                fixed[:, place] = torch.where(lane.fixed < 0, kernels.NOWHERE, lane.fixed)
-        return Response(*kernels.respond(*batch, centres, fixed))
+                fixed[:, place] = torch.where(lane.fixed < 0, response.NOWHERE, lane.fixed)
+        known = memory or response.nothing_known(batch.features, centres)
+        return Response(*response.respond(*batch, centres, fixed, known))
     answers = [_respond_one(batch, centres, lanes, trial) for trial in range(len(centres))]
     return Response(*(torch.stack(part) for part in zip(*answers, strict=True)))
 
@@ -120,10 +125,12 @@ class Descent:
         self.batch, self.lanes, self.step, self.stand_ins = batch, lanes, step, stand_ins
         self.centres = start.clone(memory_format=torch.contiguous_format)
         self.round = torch.zeros((), dtype=torch.int64, device=start.device)
+        serves = response.serves(batch.features, self.centres)
+        self.memory = response.nothing_known(batch.features, self.centres) if serves else None
 
     def advance(self) -> None:
         """One round: respond, aggregate, step, project."""
-        answer = respond(self.batch, self.centres, self.lanes)
+        answer = respond(self.batch, self.centres, self.lanes, self.memory)
         updates, sizes = aggregate(answer.gradients, answer.labels, self.centres.shape[2], self.lanes)
         if self.stand_ins is not None:
             picked = self.stand_ins.index_select(0, self.round[None])[0]  # (T, L, k)
@@ -133,7 +140,10 @@ class Descent:
         for place, lane in enumerate(self.lanes):
             if lane.project is not unconstrained:
                 moved[:, place] = lane.project(moved[:, place])
-        self.centres.copy_(torch.where(finite, moved, self.centres))
+        moved = torch.where(finite, moved, self.centres)
+        if self.memory is not None:
+            self.memory.paths.add_(torch.linalg.vector_norm(moved - self.centres, dim=3))
+        self.centres.copy_(moved)
         self.round += 1
 
     def _steps(self, labels: Tensor) -> float | Tensor:

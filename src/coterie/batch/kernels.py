@@ -1,8 +1,6 @@
-"""The CUDA kernels of a batched round.
+"""The CUDA kernels of the server in a batched round, and of Three-Stage's clustering.
 
-The scores of all clients under all centres of all methods are one matrix product (cuBLAS, float32). One block per
-client then makes losses, labels and residuals of its scores and, in a second look at its samples, the gradients. A
-cluster's rows are gathered by one block per (trial, method, cluster, columns) and sorted in registers, one thread a
+A cluster's rows are gathered by one block per (trial, method, cluster, columns) and sorted in registers, one thread a
 column.
 """
 
@@ -17,179 +15,16 @@ import torch
 from torch import Tensor
 
 from coterie.aggregators import Aggregator
-from coterie.aggregators.cuda import available, on_stream_of
+from coterie.aggregators.cuda import available, most_shared, on_stream_of, with_shared
 from coterie.aggregators.order_statistics import sorting_network
 from coterie.aggregators.rules import RankRule, rank_rule
 
-RESERVED_SHARED = 20 * 1024
-"""Bytes of shared memory that the kernels' own arrays take at most (the members of a cluster, above all)."""
-SCORE_BYTES = 4 << 30
-"""Trials are taken in turns where their scores would need more memory."""
 SORTED_ROWS = (16, 48, 96)
 """Row counts for which a sorting network is generated; a larger cluster is bisected."""
 THREADS = (32, 128)
 """Columns of a block, for few columns and for many."""
 MOST_CLIENTS = 8192
 """Members of a cluster are listed in shared memory."""
-
-
-# --- the clients --------------------------------------------------------------------------------------
-
-RESPONSE = """
-// a block: one client of one trial. scores: (n, LANES * clusters) of that client
-extern "C" __global__ void __launch_bounds__(CLIENT_THREADS)
-respond(const float* __restrict__ features, const float* __restrict__ targets, const float* __restrict__ scales,
-        const float* __restrict__ scores, const int* __restrict__ fixed, const int lanes, const int clusters,
-        const int m, const int n, const int d, int* __restrict__ labels, float* __restrict__ losses,
-        float* __restrict__ gradients) {
-  extern __shared__ double sums[];  // (groups, centres), then residuals (n, lanes)
-  const int centres = lanes * clusters, groups = GROUPS(centres);
-  float* residuals = (float*)(sums + groups * centres);
-  __shared__ int chosen[MOST_LANES];
-  const long long client = blockIdx.x;
-  const int trial = client / m, place = client % m;
-  const float scale = scales[client];
-  const float* y = targets + client * n;
-  const float* own = scores + client * n * centres;
-  // losses: the rows of a column are shared out among the groups, and added up in a fixed order
-  for (int cell = threadIdx.x; cell < groups * centres; cell += CLIENT_THREADS) {
-    const int column = cell % centres;
-    double total = 0.0;
-    #pragma unroll 4
-    for (int row = cell / centres; row < n; row += groups) {
-      const float error = scale * own[row * centres + column] - y[row];
-      total += (double)error * error;
-    }
-    sums[cell] = total;
-  }
-  __syncthreads();
-  for (int column = threadIdx.x; column < centres; column += CLIENT_THREADS) {
-    double total = sums[column];
-    for (int group = 1; group < groups; ++group) total += sums[group * centres + column];
-    sums[column] = total / n;
-  }
-  __syncthreads();
-  for (int lane = threadIdx.x; lane < lanes; lane += CLIENT_THREADS) {
-    const double* loss = sums + lane * clusters;
-    int best = fixed[((long long)trial * lanes + lane) * m + place];
-    const bool counts = best != NOWHERE;
-    if (best < 0) {
-      best = 0;
-      for (int j = 1; j < clusters; ++j)
-        if ((float)loss[j] < (float)loss[best] || (isnan(loss[best]) && !isnan(loss[j]))) best = j;
-    }
-    chosen[lane] = best;
-    labels[((long long)trial * lanes + lane) * m + place] = counts ? best : -1;
-    losses[((long long)trial * lanes + lane) * m + place] = (float)loss[best];
-  }
-  __syncthreads();
-  for (int cell = threadIdx.x; cell < n * lanes; cell += CLIENT_THREADS) {
-    const int row = cell / lanes, lane = cell % lanes;
-    residuals[cell] = 2.0f / n * (scale * own[row * centres + lane * clusters + chosen[lane]] - y[row]);
-  }
-  __syncthreads();
-  const float* x = features + client * n * d;
-  for (int c = threadIdx.x; c < d; c += CLIENT_THREADS) {
-    for (int first = 0; first < lanes; first += LANE_BLOCK) {
-      float total[LANE_BLOCK] = {};
-      #pragma unroll 10
-      for (int row = 0; row < n; ++row) {
-        const float value = x[row * d + c];
-        #pragma unroll
-        for (int l = 0; l < LANE_BLOCK; ++l)
-          if (first + l < lanes) total[l] += value * residuals[row * lanes + first + l];
-      }
-      for (int l = 0; l < LANE_BLOCK && first + l < lanes; ++l)
-        gradients[(((long long)trial * lanes + first + l) * m + place) * d + c] = total[l];
-    }
-  }
-}
-"""
-CLIENT_THREADS = 256
-MOST_LANES = 64
-LANE_BLOCK = 4
-"""Methods whose gradients a thread adds up in one look at the samples."""
-
-
-@lru_cache(maxsize=8)
-def _most_shared(device: torch.device) -> int:
-    """Bytes of shared memory that a block may ask for on this device."""
-    import cupy
-
-    return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - RESERVED_SHARED
-
-
-CHOOSES, NOWHERE = -1, -2
-"""In the place of a fixed label: the client chooses for itself, or counts in no cluster."""
-
-
-def _groups(centres: int) -> int:
-    return max(1, CLIENT_THREADS // centres)
-
-
-def _response_bytes(samples: int, lanes: int, clusters: int) -> int:
-    return 8 * _groups(lanes * clusters) * lanes * clusters + 4 * samples * lanes
-
-
-def _with_shared(kernel: Any, size: int) -> Any:
-    """The kernel, allowed to ask for `size` bytes of shared memory."""
-    kernel.max_dynamic_shared_size_bytes = max(kernel.max_dynamic_shared_size_bytes, size)
-    return kernel
-
-
-def serves_response(features: Tensor, centres: Tensor) -> bool:
-    """Can the kernel take this response?"""
-    _, lanes, clusters, _ = centres.shape
-    if not (features.is_cuda and features.dtype == torch.float32 and lanes <= MOST_LANES and available()):
-        return False
-    return _response_bytes(features.shape[2], lanes, clusters) <= _most_shared(features.device)
-
-
-@lru_cache(maxsize=1)
-def _response_kernel() -> Any:
-    import cupy
-
-    defined = {
-        "CLIENT_THREADS": CLIENT_THREADS,
-        "MOST_LANES": MOST_LANES,
-        "LANE_BLOCK": LANE_BLOCK,
-        "NOWHERE": f"({NOWHERE})",
-    }
-    head = "".join(f"#define {name} {number}\n" for name, number in defined.items())
-    head += "#define GROUPS(centres) max(1, CLIENT_THREADS / (centres))\n"
-    return cupy.RawKernel(head + RESPONSE, "respond", options=("--std=c++14",))
-
-
-def respond(
-    features: Tensor, targets: Tensor, scales: Tensor, centres: Tensor, fixed: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See `descent.respond`. fixed: (T, L, m) int32, a label, CHOOSES or NOWHERE."""
-    trials, m, n, d = features.shape
-    lanes, clusters = centres.shape[1:3]
-    labels = torch.empty((trials, lanes, m), dtype=torch.int32, device=features.device)
-    losses = torch.empty((trials, lanes, m), dtype=features.dtype, device=features.device)
-    gradients = torch.empty((trials, lanes, m, d), dtype=features.dtype, device=features.device)
-    several = max(1, SCORE_BYTES // (4 * m * n * lanes * clusters))
-    for first in range(0, trials, several):
-        some = slice(first, min(first + several, trials))
-        scores = features[some].flatten(1, 2) @ centres[some].flatten(1, 2).mT
-        inputs = (features[some], targets[some], scales[some], scores, fixed[some])
-        outputs = (labels[some], losses[some], gradients[some])
-        with on_stream_of(features):
-            _with_shared(_response_kernel(), _response_bytes(n, lanes, clusters))(
-                (len(scores) * m,),
-                (CLIENT_THREADS,),
-                (
-                    *(tensor.data_ptr() for tensor in inputs),
-                    *(np.int32(number) for number in (lanes, clusters, m, n, d)),
-                    *(tensor.data_ptr() for tensor in outputs),
-                ),
-                shared_mem=_response_bytes(n, lanes, clusters),
-            )
-    return labels, losses, gradients
-
-
-# --- the server ---------------------------------------------------------------------------------------
 
 
 def serves_aggregation(updates: Tensor, rules: Sequence[Aggregator]) -> bool:
@@ -215,6 +50,7 @@ __device__ float bisected(const float* x, Row row, int count, int low, int high)
   const int ranks[2] = {low, high - 1};
   for (int shift = 30; shift >= 0; shift -= 3) {
     int below[2][7] = {};
+    #pragma unroll 8
     for (int i = 0; i < count; ++i) {
       const unsigned k = ordered(x[row(i)]);
       #pragma unroll
@@ -233,6 +69,7 @@ __device__ float bisected(const float* x, Row row, int count, int low, int high)
   const double base = value(found[0]);
   double total = 0.0;
   int below = 0;
+  #pragma unroll 8
   for (int i = 0; i < count; ++i) {
     const float v = x[row(i)];
     const unsigned k = ordered(v);
@@ -282,6 +119,7 @@ aggregate(const float* __restrict__ updates, const int* __restrict__ labels, con
   } else if (low == 0 && high == count) {
     const double base = x[row(0)];
     double total = 0.0;
+    #pragma unroll 8
     for (int i = 1; i < count; ++i) total += (double)x[row(i)] - base;
     result = base + total / count;
   }
@@ -386,7 +224,7 @@ def serves_stand_ins(features: Tensor, sizes: Tensor) -> bool:
     """Can the kernel take these samples and these counts of members?"""
     if not (features.is_cuda and features.dtype == torch.float32 and sizes.dtype == torch.int32 and available()):
         return False
-    return 4 * features.shape[2] <= _most_shared(features.device)
+    return 4 * features.shape[2] <= most_shared(features.device)
 
 
 def stand_in(
@@ -397,7 +235,7 @@ def stand_in(
     m, n = features.shape[1:3]
     threads = _threads(d)
     with on_stream_of(features):
-        _with_shared(_module(threads).get_function("stand_in"), 4 * n)(
+        with_shared(_module(threads).get_function("stand_in"), 4 * n)(
             (trials * lanes * clusters,),
             (threads,),
             (
@@ -484,7 +322,7 @@ def _median_bytes(clients: int, columns: int) -> int:
 def serves_medians(points: Tensor) -> bool:
     """Can the kernel take the geometric medians of these points (T, m, d)?"""
     _, m, d = points.shape
-    return points.is_cuda and m <= MOST_CLIENTS and available() and _median_bytes(m, d) <= _most_shared(points.device)
+    return points.is_cuda and m <= MOST_CLIENTS and available() and _median_bytes(m, d) <= most_shared(points.device)
 
 
 @lru_cache(maxsize=1)
@@ -503,7 +341,7 @@ def geometric_medians(points: Tensor, labels: Tensor, found: Tensor, floors: Ten
     trials, clusters, d = found.shape
     m = points.shape[1]
     with on_stream_of(points):
-        _with_shared(_median_kernel(), _median_bytes(m, d))(
+        with_shared(_median_kernel(), _median_bytes(m, d))(
             (trials * clusters,),
             (MEDIAN_THREADS,),
             (

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from coterie.aggregators import median
 from coterie.batch import kernels
-from coterie.batch.descent import Batch, Lane, aggregate
+from coterie.batch.descent import Batch, Lane, aggregate, repeated
 
 FARTHEST = 1e30
 """Coordinates beyond this are clipped: they fit into float32, and their squares into float64."""
+SETTLED_EVERY = 5
+"""Iterations after which one looks whether the labels have changed: on a GPU a look costs more than an iteration."""
 WEISZFELD_STEPS = 100
 WEISZFELD_TOLERANCE = 1e-4
 
@@ -53,20 +55,35 @@ def trimmed_kmeans(
     """
     usable = points.isfinite().all(dim=2)
     points = torch.where(usable[..., None], points, 0.0).clamp(-FARTHEST, FARTHEST)
-    labels = torch.where(usable, labels, -1)
-    centres = points.new_zeros((len(points), clusters, points.shape[2]))
-    distances = Distances(points)
-    medians = centres
-    for _ in range(iterations):
-        members = labels[:, None, :] == torch.arange(clusters, device=points.device)[None, :, None]  # (T, k, m)
-        medians = geometric_medians(distances, members, labels, medians)
-        away = torch.where(members, distances(medians), torch.inf)
-        found = _trimmed_centres(points, members, away, trim)
-        centres = torch.where(members.any(dim=2, keepdim=True), found, centres)
-        previous, labels = labels, torch.where(usable, distances(centres).argmin(dim=1), -1)
-        if torch.equal(labels, previous):
+    state = Clustering(points, usable, torch.where(usable, labels, -1), clusters, trim)
+    for turn, _ in enumerate(repeated(state.advance, iterations, points.device), 1):
+        if turn % SETTLED_EVERY == 0 and bool(state.settled):
             break
-    return centres, labels
+    return state.centres, state.labels
+
+
+class Clustering:
+    """The state of trimmed k-means between iterations, in place, so that one can be replayed as a CUDA graph."""
+
+    def __init__(self, points: Tensor, usable: Tensor, labels: Tensor, clusters: int, trim: float) -> None:
+        self.points, self.usable, self.labels, self.trim = points, usable, labels, trim
+        self.distances = Distances(points)
+        self.centres = points.new_zeros((len(points), clusters, points.shape[2]))
+        rows, own = self.distances.single[:, None], labels.int()[:, None]
+        self.medians = aggregate(rows, own, clusters, [Lane(median)])[0][:, 0].to(points.dtype).contiguous()
+        self.settled = torch.zeros((), dtype=torch.bool, device=points.device)
+
+    def advance(self) -> None:
+        """Medians, trimmed means around them, and the nearest of these for every point."""
+        clusters = torch.arange(self.centres.shape[1], device=self.points.device)
+        members = self.labels[:, None, :] == clusters[None, :, None]  # (T, k, m)
+        self.medians.copy_(geometric_medians(self.distances, members, self.labels, self.medians))
+        away = torch.where(members, self.distances(self.medians), torch.inf)
+        found = _trimmed_centres(self.points, members, away, self.trim)
+        self.centres.copy_(torch.where(members.any(dim=2, keepdim=True), found, self.centres))
+        labels = torch.where(self.usable, self.distances(self.centres).argmin(dim=1), -1)
+        self.settled.copy_((labels == self.labels).all())
+        self.labels.copy_(labels)
 
 
 class Distances:
@@ -76,7 +93,7 @@ class Distances:
     """
 
     def __init__(self, points: Tensor) -> None:
-        self.points = points
+        self.points, self.single = points, points.float()
         self.squares = (points * points).sum(dim=2)[:, None, :]  # (T, 1, m)
 
     def __call__(self, centres: Tensor) -> Tensor:
@@ -97,24 +114,21 @@ def _trimmed_centres(points: Tensor, members: Tensor, distances: Tensor, trim: f
     return _weighted_mean(points, kept.to(points.dtype))
 
 
-def geometric_medians(distances: Distances, members: Tensor, labels: Tensor, before: Tensor) -> Tensor:
-    """`coterie.aggregators.geometric_median` per cluster, (T, k, d).
+def geometric_medians(distances: Distances, members: Tensor, labels: Tensor, start: Tensor) -> Tensor:
+    """`coterie.aggregators.geometric_median` per cluster, (T, k, d), by Weiszfeld's steps from `start`.
 
-    members: (T, k, m), of the labels (T, m). before: the medians of the last call, of which few members have changed;
-    where it is zero, or lies farther out, the coordinate-wise median is where the iteration begins.
+    members: (T, k, m), of the labels (T, m). An empty cluster keeps its start.
     """
-    points, clusters = distances.points.float(), members.shape[1]
     counts = members.sum(dim=2, keepdim=True)
-    middle = aggregate(points[:, None], labels.int()[:, None], clusters, [Lane(median)])[0][:, 0].double()
-    costs = [torch.where(members, distances(start), 0.0).sum(dim=2, keepdim=True) for start in (before, middle)]
-    found = torch.where(costs[0] < costs[1], before, middle).contiguous()
+    found = start.clone()
     ranked = torch.where(members, distances(found), torch.inf).sort(dim=2).values
     floor = WEISZFELD_TOLERANCE * ranked.gather(2, ((counts - 1) // 2).clamp(min=0)).nan_to_num(posinf=0.0)
-    if kernels.serves_medians(points):
-        kernels.geometric_medians(points, labels.int().contiguous(), found, floor, WEISZFELD_STEPS)
+    if kernels.serves_medians(distances.single):
+        kernels.geometric_medians(distances.single, labels.int().contiguous(), found, floor, WEISZFELD_STEPS)
         return found
     for _ in range(WEISZFELD_STEPS):
         moved = _weighted_mean(distances.points, members / distances(found).maximum(floor).clamp(min=1e-300))
+        moved = torch.where(counts > 0, moved, found)
         shift = (moved - found).norm(dim=2, keepdim=True)
         found = moved
         if bool((shift <= floor).all()):

@@ -91,12 +91,16 @@ class Layout(NamedTuple):
     centres: Floats  # (k, d), norm 1
     lies: Floats  # (liars, d), norm 3
 
+    def behind(self) -> Floats:
+        """(m, d): the parameter behind each client's samples; a Byzantine one has its own."""
+        found = self.centres[self.labels]
+        found[self.labels < 0] = self.lies
+        return found
+
     def parameters(self) -> Iterator[tuple[slice, Floats]]:
-        """Client by client: where its samples go, and the (d,) parameter behind them; a Byzantine one has its own."""
-        ends = np.cumsum(self.sizes)
-        liars = np.cumsum(self.labels < 0) - 1
-        for label, size, end, liar in zip(self.labels, self.sizes, ends, liars, strict=True):
-            yield slice(int(end - size), int(end)), self.lies[liar] if label < 0 else self.centres[label]
+        """Client by client: where its samples go, and the (d,) parameter behind them."""
+        for size, end, own in zip(self.sizes, np.cumsum(self.sizes), self.behind(), strict=True):
+            yield slice(int(end - size), int(end)), own
 
 
 def draw_layout(

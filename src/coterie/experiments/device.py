@@ -31,9 +31,9 @@ from coterie.tasks.linear_model import gram_curvatures
 
 METHODS = ("brifca-median", "brifca-trimmed", "ifca", "three-stage", "oracle")
 MEMORY_SHARE = 0.4
-"""Of the device's free memory, for the samples of a batch."""
+"""Of the device's free memory, for the samples of a batch and what their clients keep."""
 MOST_SAMPLES = 5000
-"""A client's residuals stay in a block's shared memory."""
+"""The errors of a client that stands in for an empty cluster stay in a block's shared memory."""
 ORACLE_BYTES = 1 << 30
 """For the float64 copy of a cluster's samples; trials are taken in turns where it would need more."""
 
@@ -101,7 +101,7 @@ def draw(config: Config, trials: Sequence[int], device: str) -> Draws:
         truth = Truth(layout.centres.astype(np.float32), layout.labels)
         truths.append(truth)
         starts.append(tables.start(config, d, truth, stream(seed, trial, "start")))
-        parameters.append(np.stack([own for _, own in layout.parameters()]).astype(np.float32))
+        parameters.append(layout.behind().astype(np.float32))
     own = torch.from_numpy(np.stack(parameters)).to(device)
     targets.mul_(math.sqrt(problem.noise_variance)).add_((features @ own[..., None])[..., 0])
     lie = PAPER if config.attack.scale == "auto" else config.attack.scale
@@ -240,7 +240,8 @@ def _batches(config: Config, places: list[int], device: str) -> Iterator[list[in
     problem = config.problem
     assert isinstance(problem, MixedRegression)
     assert isinstance(problem.samples, int)
-    size = 4 * problem.clients * problem.samples * problem.dim
+    lanes, rows = len(set(config.methods) - {"oracle"}), problem.clusters + 2  # what clients keep, and two updates
+    size = 4 * problem.clients * (problem.samples + lanes * rows) * problem.dim
     memory = 1 << 30
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()  # what torch keeps from the last batch is free, too
