@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie.aggregators import median
-from coterie.experiments import read_config, run_trial, tables
+from coterie.experiments import problems, read_config, run_trial, tables
 from coterie.flower.checkpoint import Checkpoint
 from coterie.flower.kit import free_port, prepare
 from coterie.intake import admit
@@ -177,10 +177,10 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
         assert set(after) <= {"silent", "accepted"}
         assert after[-1] == "accepted"
 
-    drawn = tables.federation(config.problem, stream(0, 0, "data"))
+    drawn = problems.federation(config.problem, stream(0, 0, "data"))
     assert drawn.truth is not None
     network = SimulatedNetwork(
-        tables.task(config.problem, drawn.clients), drawn.truth.byzantine, None, np.random.default_rng(0)
+        problems.task(config.problem, drawn.clients), drawn.truth.byzantine, None, np.random.default_rng(0)
     )
     centres = tables.start(config, 5, None, stream(0, 0, "start"))
     for round in range(rounds):

@@ -11,7 +11,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie.data import Federation
-from coterie.experiments import Config, RunFolder, TrialResult, read_config, run_trial, run_trials, summarise, tables
+from coterie.experiments import (
+    Config,
+    RunFolder,
+    TrialResult,
+    problems,
+    read_config,
+    run_trial,
+    run_trials,
+    summarise,
+)
 from coterie.experiments.config import COMPARED, Problem
 from coterie.experiments.summary import statistic
 from coterie.experiments.trial import Ground
@@ -56,13 +65,13 @@ def test_a_method_does_not_depend_on_which_others_run() -> None:
 
 def test_trials_on_the_same_ground_draw_it_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Problem] = []
-    federation = tables.federation
+    federation = problems.federation
 
     def counted(problem: Problem, rng: np.random.Generator) -> Federation:
         drawn.append(problem)
         return federation(problem, rng)
 
-    monkeypatch.setattr(tables, "federation", counted)
+    monkeypatch.setattr(problems, "federation", counted)
     each = [
         small(f"attack.kind={attack}", f"algorithm.init={init}", "run.methods=['coterie', 'ifca', 'local']")
         for attack in ("paper", "sign-flip", "label-flip")

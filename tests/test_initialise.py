@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 
 from coterie.aggregators import median, trimmed_mean
 from coterie.algorithms.start import Find, RobustStart
-from coterie.experiments import Config, read_config, run_trial, tables
+from coterie.experiments import Config, problems, read_config, run_trial, tables
 from coterie.experiments.trial import draw_trial
 from coterie.initialise import balls, densest_balls, erm, spectral, trimmed_clusters
 from coterie.initialise.robust import clipped, narrowed, plausible
@@ -207,9 +207,9 @@ def test_a_start_without_answers_says_so() -> None:
 
 
 def _network(config: Config) -> tuple[SimulatedNetwork, np.ndarray, np.random.Generator]:
-    drawn = tables.federation(config.problem, np.random.default_rng(0))
+    drawn = problems.federation(config.problem, np.random.default_rng(0))
     assert drawn.truth is not None
-    task = tables.task(config.problem, drawn.clients)
+    task = problems.task(config.problem, drawn.clients)
     rng = np.random.default_rng(1)
     network = SimulatedNetwork(task, drawn.truth.byzantine, tables.attack(config.attack), rng)
     return network, np.zeros((1, task.dim), dtype=np.float32), rng

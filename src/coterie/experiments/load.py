@@ -15,7 +15,7 @@ from coterie import tasks
 from coterie.arrays import Array, as_numpy, like
 from coterie.assignment import assign
 from coterie.data import Clients
-from coterie.experiments import tables
+from coterie.experiments import problems
 from coterie.experiments.config import Config, Folder, Images, MixedRegression
 from coterie.experiments.reading import read_config
 from coterie.tasks.linear_model import least_squares
@@ -103,7 +103,7 @@ class Models:
         targets = np.zeros(len(x)) if y is None else as_numpy(y)
         clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(x)]))
         if network:
-            return tables.task(problem, tables.on_device(clients, "cpu"))
+            return problems.task(problem, problems.on_device(clients, "cpu"))
         if isinstance(problem, MixedRegression):
             return tasks.LinearModel(clients, tasks.squared_loss(), least_squares)
         if isinstance(problem, Folder) and problem.task != "mean":

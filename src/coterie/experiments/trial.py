@@ -18,7 +18,7 @@ from coterie.algorithms import LocalMinimisers
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
 from coterie.assignment import assign
 from coterie.data import Truth
-from coterie.experiments import tables
+from coterie.experiments import problems, tables
 from coterie.experiments.config import IMAGE_KINDS, NAMED_STARTS, ROBUST_STARTS, Config, Images
 from coterie.intake import Verdict
 from coterie.metrics import (
@@ -60,7 +60,7 @@ def check(config: Config) -> None:
     problem = config.problem
     if problem.kind not in ("folder", *IMAGE_KINDS) and config.algorithm.init in NAMED_STARTS:
         return
-    clients = tables.federation(problem, stream(config.run.seed, 0, "data")).clients
+    clients = problems.federation(problem, stream(config.run.seed, 0, "data")).clients
     if problem.clusters > clients.count:
         raise ValueError(
             f"problem.clusters: must be at most the number of clients ({clients.count}), got {problem.clusters}"
@@ -91,9 +91,9 @@ class Ground:
         problem = f"{config.run.seed} {trial} {config.problem.model_dump_json()}"
         if self.task is None or problem != self.problem:
             self.task = self.truth = self.oracle = None  # the last one's samples go before the next one's come
-            drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
+            drawn = problems.federation(config.problem, stream(config.run.seed, trial, "data"))
             self.problem, self.truth = problem, drawn.truth
-            self.task = tables.task(config.problem, drawn.clients)
+            self.task = problems.task(config.problem, drawn.clients)
         return self.task, self.truth
 
 
@@ -117,12 +117,12 @@ def draw_trial(config: Config, trial: int, ground: Ground | None = None) -> Draw
     rng, origin = stream(config.run.seed, trial, "start"), None
     example: Array
     if isinstance(config.problem, Images):
-        drawn = tables.federation(config.problem, stream(config.run.seed, trial, "data"))
-        clients, truth = tables.on_device(drawn.clients, config.run.device), drawn.truth
+        drawn = problems.federation(config.problem, stream(config.run.seed, trial, "data"))
+        clients, truth = problems.on_device(drawn.clients, config.run.device), drawn.truth
         assert truth is not None
         assert truth.test is not None
-        truth = replace(truth, test=tables.on_device(truth.test, config.run.device))
-        network_task: Any = tables.task(config.problem, clients)
+        truth = replace(truth, test=problems.on_device(truth.test, config.run.device))
+        network_task: Any = problems.task(config.problem, clients)
         example = tables.fresh_start(config, network_task, rng)
         task, origin = cast("Task", replace(network_task, origin=example[0])), example[:1]
     else:
@@ -159,7 +159,7 @@ def run_trial(
     """
     products: AbstractContextManager[None] = nullcontext()
     if isinstance(config.problem, Images):
-        products = tables.fast_products()  # loads torch before the number of threads is set, or it would take its own
+        products = problems.fast_products()  # loads torch before the number of threads is set, or it would take its own
     # a method that diverges may overflow; the result says so, a warning would not add to it
     with products, threadpool_limits(limits=1), np.errstate(all="ignore"):
         ground = ground or Ground()

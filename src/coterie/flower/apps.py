@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from coterie.attacks import Attack
 from coterie.data import Clients, read_folder
-from coterie.experiments import tables
+from coterie.experiments import problems, tables
 from coterie.experiments.config import NEEDS_TRUTH, Config, Folder, Images
 from coterie.experiments.reading import read_config
 from coterie.experiments.store import write_atomically
@@ -66,7 +66,7 @@ def _server(config: Config) -> ServerApp:
         example = Clients(
             np.zeros((1, features), config.problem.dtype), np.zeros(1, config.problem.dtype), np.array([1])
         )
-        task = tables.task(config.problem, example)
+        task = problems.task(config.problem, example)
         rng = stream(config.run.seed, 0, "buckets")
         algorithm = tables.algorithm(method, config, task, None, rng, True, clients=places)
         if config.algorithm.init in tables.STARTS:
@@ -93,7 +93,7 @@ def _server(config: Config) -> ServerApp:
 @lru_cache(maxsize=1)
 def _rehearsal(config_json: str) -> Any:
     config = Config.model_validate_json(config_json)
-    return tables.federation(config.problem, stream(config.run.seed, 0, "data"))
+    return problems.federation(config.problem, stream(config.run.seed, 0, "data"))
 
 
 def _task(config: Config, context: Context) -> Task:
@@ -104,8 +104,8 @@ def _task(config: Config, context: Context) -> Task:
             raise ValueError("node configuration: data must name this site's file")
         target = None if problem.task == "mean" else problem.target
         place = str(context.node_config["data"])
-        return tables.task(problem, read_folder(place, target, intercept=problem.intercept, dtype=problem.dtype))
-    return tables.task(problem, _rehearsal(config.model_dump_json()).clients.take([_partition(context)]))
+        return problems.task(problem, read_folder(place, target, intercept=problem.intercept, dtype=problem.dtype))
+    return problems.task(problem, _rehearsal(config.model_dump_json()).clients.take([_partition(context)]))
 
 
 def _partition(context: Context) -> int:
