@@ -144,6 +144,16 @@ def test_the_cheaper_form_is_chosen(ragged: Clients) -> None:
         linear_regression(ragged, "fast")
 
 
+@pytest.mark.parametrize("spread", [0.0, 2.0, 3.5, 6.0, 12.0])
+def test_least_squares_at_any_condition(spread: float, rng: np.random.Generator) -> None:
+    """Columns from 1 down to 10^-spread: by Cholesky, from some point on by QR, with as many digits as there are."""
+    x = rng.standard_normal((200, 8)) * 10 ** -np.linspace(0, spread, 8)
+    truth = rng.standard_normal(8)
+    found = least_squares(x, x @ truth, 0.0)
+    np.testing.assert_allclose(found, truth, rtol=max(1e-9, 1e-14 * 10**spread))
+    assert least_squares(np.zeros((9, 3)), np.ones(9), 0.0).tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(("samples", "dim"), [(30, 10), (10, 10), (10, 30)])
 def test_local_minimisers_are_of_least_norm(samples: int, dim: int, rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((samples, dim)), rng.standard_normal(samples)

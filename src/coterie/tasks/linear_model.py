@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, lstsq, solve
-from scipy.linalg.lapack import sgetrf, sgetri
+from scipy.linalg.lapack import dpocon, dpotrf, dpotrs, sgetrf, sgetri
 from scipy.optimize import minimize
 
 from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
@@ -23,6 +23,8 @@ from coterie.data.clients import Block
 from coterie.tasks import square_kernel
 from coterie.tasks.task import Choice, Response
 
+WELL_CONDITIONED = 1e-6
+"""A Gram matrix's inverse condition number above which its factor gives ten digits."""
 POWER_STEPS = 30
 CACHED_ELEMENTS = 1 << 19
 """Feature values of a block that is looked at twice: two megabytes of float32 stay in a core's cache."""
@@ -245,14 +247,19 @@ def gram_curvatures(features: Array) -> Floats:
 
 
 def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
-    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm; QR with pivoting, so a singular Gram matrix is no trouble.
+    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm.
 
-    What columns differ by less than the precision of x (inches beside centimetres in float32) is rounding, and no
-    direction of its own.
+    By QR with pivoting, so a singular Gram matrix is no trouble; where it is far from singular by Cholesky, which is
+    several times faster. What columns differ by less than the precision of x (inches beside centimetres in float32) is
+    rounding, and no direction of its own.
     """
     (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
     x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     if ridge == 0:
+        gram = x.T @ x if n > d else np.zeros((1, 1))
+        factor, failed = dpotrf(gram)
+        if not failed and dpocon(factor, np.abs(gram).sum(axis=0).max())[0] > WELL_CONDITIONED:
+            return np.asarray(dpotrs(factor, x.T @ y)[0])
         solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
         return solution
     if d <= n:
