@@ -95,7 +95,8 @@ def test_a_step_to_infinity_is_not_taken_and_projections_hold() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize(
-    ("samples", "clusters", "dim"), [(100, 15, 500), (100, 10, 200), (64, 5, 33), (3, 2, 1), (300, 70, 64)]
+    ("samples", "clusters", "dim"),
+    [(100, 15, 500), (100, 10, 200), (64, 5, 33), (3, 2, 1), (300, 70, 64), (20, 3, 1900), (20, 3, 3000)],
 )
 def test_the_response_kernel_agrees_with_torch(samples: int, clusters: int, dim: int) -> None:
     drawn = federations(clients=40, samples=samples, dim=dim)
@@ -113,6 +114,20 @@ def test_the_response_kernel_agrees_with_torch(samples: int, clusters: int, dim:
     assert (ours.labels == theirs.labels).all()
     torch.testing.assert_close(ours.losses.double(), theirs.losses, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours.gradients.double(), theirs.gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_tiles_fit_into_any_processor_s_memory() -> None:
+    kilobyte = 1024
+    for most in (28 * kilobyte, 79 * kilobyte, 143 * kilobyte, 207 * kilobyte):  # a small GPU, and larger ones
+        served = []
+        for dim in range(1, 5000, 7):
+            shape = descent.response.shape_of(100, dim, 4, 15, most)
+            served.append(shape is not None)
+            if shape is not None:
+                assert shape.shared_bytes(4, 15) <= most
+                assert shape.rows >= 100 or shape.buffers == 2
+        assert served == sorted(served, reverse=True)  # up to some number of columns, without a gap
+        assert served[500 // 7]
 
 
 @needs_gpu

@@ -118,6 +118,9 @@ def test_a_round_is_torch_s_own_sgd(
 ) -> None:
     """With many clients in pieces that run beside each other."""
     monkeypatch.setattr(networks, "CACHED_BYTES", 1 << 14)
+    monkeypatch.setattr(networks, "WIDE", 7)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     features, targets = draw(3, clients, 10, 33, share)
     training = LocalTraining(6, 0.1, momentum=momentum)
     found = task_of(features, targets, training)
@@ -125,7 +128,10 @@ def test_a_round_is_torch_s_own_sgd(
     answered = found.respond(centres, assign)
     assert found._slopes is perceptron_slopes
     assert len(found._pieces()) > 1
-    assert (next(iter(found._sparse_samples.values())) is not None) == (share < 0.3)
+    sparse = [made for (what, _, _), (_, made) in found._made.items() if what == "sparse"]
+    assert all((made is not None) == (share < 0.3) for made in sparse)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
     losses = found.losses(centres)
     torch.testing.assert_close(answered.losses, losses, rtol=0, atol=0)
     again = found.gradients(centres, answered.labels)
@@ -148,3 +154,52 @@ def test_a_class_that_does_not_exist_is_torch_s_to_refuse() -> None:
     found = task_of(features, targets, LocalTraining(2, 0.1))
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         found.gradients(found.parameters()[None], np.zeros(1, np.int64))
+
+
+def test_targets_and_samples_that_change_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "WIDE", 7)
+    features, targets = draw(3, 2, 6, 33)
+    found = task_of(features, targets, LocalTraining(2, 0.1))
+    start, labels = found.parameters()[None], np.zeros(2, np.int64)
+    found.respond(start, assign)
+    assert isinstance(found.clients.features, torch.Tensor)
+    assert isinstance(found.clients.targets, torch.Tensor)
+    found.clients.features.mul_(3.0)
+    fresh = task_of(found.clients.features.reshape(features.shape), targets, LocalTraining(2, 0.1))
+    torch.testing.assert_close(found.losses(start), fresh.losses(start))
+    torch.testing.assert_close(found.gradients(start, labels), fresh.gradients(start, labels))
+    found.clients.targets[1] = 50_000_000
+    with pytest.raises(IndexError, match="from 0 to 2"):
+        found.gradients(start, labels)
+
+
+def test_any_mode_and_any_module_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Centres that want a gradient, inference, hooks, and parameters that are one number."""
+    monkeypatch.setattr(networks, "CACHED_BYTES", 1 << 14)
+    features, targets = draw(3, 30, 10, 33)
+    found = task_of(features, targets, LocalTraining(2, 0.1))
+    start = found.parameters()[None]
+    expected = found.respond(start, assign).updates
+    assert torch.equal(found.respond(start.clone().requires_grad_(), assign).updates, expected)
+    with torch.inference_mode():
+        assert torch.equal(found.respond(start, assign).updates, expected)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.scale * x
+
+    clients = found.clients
+    one = tasks.module(lambda: nn.Sequential(nn.Linear(33, 3), Scaled()), CROSS, training=LocalTraining(2, 0.1))(
+        clients
+    )
+    assert one.respond(one.parameters()[None], assign).updates.shape == (30, one.dim)
+    doubled = perceptron(33, 7, 3)
+    doubled[2].register_forward_hook(lambda module, given, result: 2 * result)
+    assert not is_perceptron(doubled, CROSS)
+    made = tasks.module(lambda: doubled, CROSS)(clients)
+    x, y = clients.samples(0)
+    torch.testing.assert_close(made.losses(made.parameters()[None])[0, 0], CROSS(doubled(x), y).mean().detach())

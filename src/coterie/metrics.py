@@ -68,7 +68,9 @@ def cluster_distances(centres: Array, truth: Array) -> Floats:
 
 
 def contingency(labels: Ints, truth: Ints) -> Ints:
-    """Counts of clients by (label, true label)."""
+    """Counts of clients by (label, true label), from 0."""
+    if min(labels.min(), truth.min()) < 0:
+        raise ValueError("labels: -1 (nowhere) is no cluster; leave such clients out")
     shape = int(labels.max()) + 1, int(truth.max()) + 1
     return np.bincount(labels * shape[1] + truth, minlength=shape[0] * shape[1]).reshape(shape)
 

@@ -127,6 +127,7 @@ class Descent:
         self.round = torch.zeros((), dtype=torch.int64, device=start.device)
         serves = response.serves(batch.features, self.centres)
         self.memory = response.nothing_known(batch.features, self.centres) if serves else None
+        self.walked = start.new_zeros(start.shape[:3], dtype=torch.float64)  # thousands of steps may add up
 
     def advance(self) -> None:
         """One round: respond, aggregate, step, project."""
@@ -142,7 +143,8 @@ class Descent:
                 moved[:, place] = lane.project(moved[:, place])
         moved = torch.where(finite, moved, self.centres)
         if self.memory is not None:
-            self.memory.paths.add_(torch.linalg.vector_norm(moved - self.centres, dim=3))
+            self.walked += torch.linalg.vector_norm(moved - self.centres, dim=3)
+            self.memory.paths.copy_(self.walked)
         self.centres.copy_(moved)
         self.round += 1
 
@@ -163,15 +165,15 @@ class Descent:
         return updates
 
 
-def repeated(work: Callable[[], None], times: int, device: torch.device) -> Iterator[None]:
-    """Do `work`, which changes tensors in place, some times; on a CUDA device mostly as replays of a graph of it."""
-    eager = times if device.type != "cuda" else min(times, WARM_UP)
+def repeated(work: Callable[[], None], times: int, replayed: bool) -> Iterator[None]:
+    """Do `work`, which changes tensors in place, some times; replayed: mostly as a CUDA graph of it."""
+    eager = min(times, WARM_UP) if replayed else times
     for _ in range(eager):
         work()
         yield
     if times > eager:
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize()
         with torch.cuda.graph(graph):
             work()
         for _ in range(times - eager):
@@ -196,6 +198,6 @@ def descend(
     after every round; on a CUDA device the work is then under way, not done.
     """
     state = Descent(batch, start, lanes, step, stand_ins)
-    for _ in repeated(state.advance, rounds, start.device):
+    for _ in repeated(state.advance, rounds, start.is_cuda):
         on_round()
     return state.centres

@@ -24,9 +24,8 @@ BLOCKS = 6, 3
 """That a processor must have room for: with few columns and with many."""
 TILE = 1 << 13
 """Numbers of a tile of samples, about; so several blocks share a processor, and one computes while another reads."""
-FEWEST_ROWS = 4
 ROUNDING = 2e-5
-"""Of a path, relatively: hundreds of steps are added up in float32."""
+"""Of a path, relatively, and more than that of float32."""
 
 
 class Memory(NamedTuple):
@@ -385,11 +384,18 @@ class Shape(NamedTuple):
         return 4 * (self.buffers * self.rows * self.dim + 4 * (self.rows + self.dim) + 2 * lanes * clusters + lanes)
 
 
-def _shape(samples: int, dim: int) -> Shape:
-    """Sixteen rows for each turn of the warps, where they fit."""
-    least = FEWEST_ROWS if dim > TILE // 4 else 16
-    rows = max(least, min(-(-samples // 16), TILE // dim // 16) * 16)
-    return Shape(dim, rows, 1 + (rows < samples), 4 if dim % 4 == 0 else 1)
+def shape_of(samples: int, dim: int, lanes: int, clusters: int, most: int) -> Shape | None:
+    """For blocks that may ask for `most` bytes; None: a row does not fit.
+
+    Sixteen rows are a turn of the warps. With fewer some are idle, and still a client's samples are read but once.
+    """
+    vector = 4 if dim % 4 == 0 else 1
+    best = min(-(-samples // 16), max(1, TILE // dim // 16)) * 16
+    for rows in (best, 16, 8, 4):
+        shape = Shape(dim, rows, 1 + (rows < samples), vector)
+        if shape.shared_bytes(lanes, clusters) <= most:
+            return shape
+    return None
 
 
 @lru_cache(maxsize=64)
@@ -417,7 +423,7 @@ def serves(features: Tensor, centres: Tensor) -> bool:
     _, lanes, clusters, dim = centres.shape
     if not (features.is_cuda and features.dtype == torch.float32 and available()):
         return False
-    return _shape(features.shape[2], dim).shared_bytes(lanes, clusters) <= most_shared(features.device)
+    return shape_of(features.shape[2], dim, lanes, clusters, most_shared(features.device)) is not None
 
 
 def respond(
@@ -429,7 +435,8 @@ def respond(
     labels = torch.empty((trials, lanes, m), dtype=torch.int32, device=features.device)
     losses = torch.empty((trials, lanes, m), dtype=features.dtype, device=features.device)
     gradients = torch.empty((trials, lanes, m, d), dtype=features.dtype, device=features.device)
-    shape = _shape(n, d)
+    shape = shape_of(n, d, lanes, clusters, most_shared(features.device))
+    assert shape is not None
     size = shape.shared_bytes(lanes, clusters)
     inputs = features, targets, scales, centres, fixed, memory.paths
     outputs = memory.labels, memory.bounds, memory.slopes, labels, losses, gradients

@@ -25,8 +25,6 @@ TRIES = 2
 SLOWEST_POLL = 0.5
 """Between two looks for replies: at first, and where they are long in coming. Flower's own loop looks every 3 s."""
 
-SIZE = Question("size", -1, np.zeros((1, 1)))
-
 
 class Members:
     """Which node is which client, for good: an algorithm knows clients by their number.
@@ -54,6 +52,7 @@ class Members:
                 self.turned_away.add(node)
             else:
                 self.nodes[place] = node
+                self.turned_away.discard(node)
         return {node: self.nodes.index(node) for node in here if node in self.nodes}
 
 
@@ -64,8 +63,9 @@ class FlowerNetwork:
     deadline: seconds that a question stays open; who has not answered then is silent in it. heard: what the last
     question brought, by client: answer, fault ("" for none) and seconds. watch: told before the first reply and after
     each. careful: fetch replies one by one; so it is once a reply has been met that cannot be taken apart. missed: by
-    client, the questions in a row that it has not answered. room: memory for the updates of a round, kept for the next:
-    for long ones to get it anew from the system costs more than to fill it.
+    client, the questions in a row that it has not answered. called, answered: the nodes that have been asked whether
+    they are there, by message, and those that are. room: memory for the updates of a round, kept for the next: for long
+    ones to get it anew from the system costs more than to fill it.
     """
 
     grid: Grid
@@ -75,6 +75,8 @@ class FlowerNetwork:
     heard: dict[int, tuple[Answer, str, float]] = field(default_factory=dict)
     careful: bool = False
     missed: dict[int, int] = field(default_factory=dict)
+    called: dict[str, int] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
     room: Array | None = None
 
     @property
@@ -112,24 +114,38 @@ class FlowerNetwork:
         return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing))
 
     def sizes(self) -> Replies:
-        return self._ask(SIZE)
+        return self._ask(Question("size", -1, np.zeros((1, 1))))
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=None if rounds is None else (0, rounds)))
 
-    def present(self, enough: int) -> int:
-        """How many nodes are there; it looks no further than `enough`.
+    def present(self, seconds: float) -> int:
+        """How many nodes are there: they are listed, and have answered a question that costs nothing.
 
-        Fewer that are listed are counted as such. More have to answer, since the list may be older than a restart of
-        the server, and a node that has not come back yet would miss the question that comes next.
+        The list alone may be older than a restart of the server, and a node that has not come back yet would miss the
+        question that comes next. A node is asked once, when it is first seen, and has so many seconds.
         """
-        listed = list(self.grid.get_node_ids())
-        if len(listed) < enough:
-            return len(listed)
-        asked = {i: node for node, i in self.members.update(listed).items()}
-        self.heard = {}
-        self._exchange(SIZE, asked, {}, time.monotonic(), enough)
-        return len(self.heard)
+        listed = set(self.grid.get_node_ids())
+        new = sorted(listed - self.answered - set(self.called.values()))
+        record = Question("size", -1, np.zeros((1, 1))).record()
+        messages = [Message(record, dst_node_id=node, message_type=TYPE, ttl=seconds + 1.0) for node in new]
+        pushed = set(self.grid.push_messages(messages)) if messages else set()
+        self.called |= {
+            message.metadata.message_id: node
+            for node, message in zip(new, messages, strict=True)
+            if message.metadata.message_id in pushed
+        }
+        before, lost = set(self.called.values()), set()
+        replies = self._pull(self.called)
+        if replies is None:  # they may be lost: ask again
+            self.called = {}
+            return len(listed & self.answered)
+        for reply in replies:
+            node = self.called.pop(reply.metadata.reply_to_message_id, None)
+            if reply.has_error() and reply.error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
+                lost.add(node)
+        self.answered |= before - set(self.called.values()) - lost
+        return len(listed & self.answered)
 
     def _ask(self, question: Question, chosen: dict[int, int] | None = None) -> Replies:
         """One question to the nodes that are there, and their answers in the order in which they came.
@@ -152,14 +168,9 @@ class FlowerNetwork:
         return _replies(self.heard)
 
     def _exchange(
-        self,
-        question: Question,
-        asked: dict[int, int],
-        chosen: dict[int, int],
-        began: float,
-        enough: float = np.inf,
+        self, question: Question, asked: dict[int, int], chosen: dict[int, int], began: float
     ) -> dict[int, int]:
-        """Ask the clients {client: node} and wait for `enough`; gives back those whose reply was lost on the way."""
+        """Ask the clients {client: node} and wait; gives back those whose reply was lost on the way."""
         # one record serves all who are asked the same
         labels = {client: chosen.get(client, NOTHING) for client in asked}
         records = {label: question._replace(label=label).record() for label in set(labels.values())}
@@ -197,7 +208,7 @@ class FlowerNetwork:
                     answer, fault = Answer(None, None, None), f"came from node {reply.metadata.src_node_id}"
                 self.heard[client] = answer, fault, time.monotonic() - began
                 self.watch(len(self.heard), total)
-            if dear.isdisjoint(waiting.values()) or len(self.heard) >= enough:
+            if dear.isdisjoint(waiting.values()):
                 break
             pause = POLL_SECONDS if replies else min(2 * pause, SLOWEST_POLL)
             time.sleep(pause)

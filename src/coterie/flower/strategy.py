@@ -110,7 +110,7 @@ class ClusteredStrategy(Strategy):
 
     def _wait(self, network: FlowerNetwork, notes: Notes) -> None:
         limit = time.monotonic() + self.patience
-        while (present := network.present(self.least)) < self.least:
+        while (present := network.present(self.patience)) < self.least:
             if time.monotonic() > limit:
                 raise ValueError(f"least: only {present} of {self.least} nodes came within {self.patience:g} s")
             notes.heard(present, self.least, waiting=True)

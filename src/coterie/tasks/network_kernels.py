@@ -119,6 +119,11 @@ def _weigh(starts: Ints, columns: Ints, values: Array, weights: Array, out: Arra
                     out[client, c * inputs + begin + p] = sums[p, c]
 
 
+def hooked(part: nn.Module) -> bool:
+    """Whether somebody looks at, or changes, what goes through this part of a module."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
+
+
 def is_perceptron(model: nn.Module, loss: Any) -> bool:
     """Whether it is a linear layer, ReLU and another linear layer, with plain cross-entropy for each sample.
 
@@ -126,9 +131,9 @@ def is_perceptron(model: nn.Module, loss: Any) -> bool:
     >>> is_perceptron(nn.Sequential(*layers), nn.CrossEntropyLoss(reduction="none"))
     True
     """
-    if not isinstance(model, nn.Sequential) or [type(part) for part in model] != [nn.Linear, nn.ReLU, nn.Linear]:
+    if type(model) is not nn.Sequential or [type(part) for part in model] != [nn.Linear, nn.ReLU, nn.Linear]:
         return False
-    if model[2].bias is None:
+    if model[2].bias is None or any(hooked(part) for part in model.modules()):
         return False
     if isinstance(loss, partial):
         return loss.func is cross_entropy and not loss.args and loss.keywords == {"reduction": "none"}
@@ -148,6 +153,9 @@ def perceptron_slopes(rest: Tensor, leaning: Tensor, targets: Tensor) -> tuple[T
 
     rest: (c, o·(h + 1)), the weights of the last layer and then its biases. targets: (c, n), classes.
     """
+    outputs = rest.shape[1] // (leaning.shape[2] + 1)
+    if targets.min() < 0 or targets.max() >= outputs:  # they may have changed; a kernel would write anywhere
+        raise IndexError(f"targets: must be from 0 to {outputs - 1}")
     by_rest, by_leaning = torch.empty_like(rest), torch.empty_like(leaning)
     arrays = (one.contiguous().numpy() for one in (rest, leaning, targets))
     _perceptron_slopes(*arrays, by_rest.numpy(), by_leaning.numpy())

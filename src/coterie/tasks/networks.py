@@ -26,6 +26,7 @@ from coterie.data.clients import Block
 from coterie.tasks.dual import Head, Layout, LocalTraining, Losses, Slopes, layout_of, slopes_of, trained
 from coterie.tasks.network_kernels import (
     SparseSamples,
+    hooked,
     is_perceptron,
     perceptron_outputs,
     perceptron_slopes,
@@ -39,6 +40,8 @@ PIECE_BYTES = 1 << 28
 """What a piece of a block may take on a CPU: samples, activations, and some copies of a model for each client."""
 CACHED_BYTES = 1 << 25
 """The same where kernels do most of the work: then smaller pieces cost nothing, and stay in the cache."""
+WIDE = 32
+"""Outputs of the first layer from which on it pays to leave out the zeros of the samples."""
 CUDA_SHARE = 16
 """On a GPU a piece may take one part of this many of the free memory."""
 MODEL_COPIES = 4
@@ -102,8 +105,7 @@ class NetworkTask:
     training: LocalTraining | None = None
     origin: Tensor | None = field(default=None, repr=False)
     fit: LocalTraining | None = None
-    _grams: dict[tuple[int, int], Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _sparse_samples: dict[tuple[int, int], SparseSamples | None] = field(
+    _made: dict[tuple[str, int, int], tuple[int, Any]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
@@ -202,7 +204,7 @@ class NetworkTask:
         return self.loss(self._apply(self.layout.unflatten(vector), samples), targets).mean()
 
     def losses(self, centres: Tensor) -> Tensor:
-        head = self._head
+        head, centres = self._head, centres.detach()
 
         def of(block: Block) -> Tensor:
             with torch.no_grad():
@@ -227,6 +229,7 @@ class NetworkTask:
         return torch.stack(columns, dim=1)
 
     def respond(self, centres: Tensor, choose: Choice) -> Response:
+        centres = centres.detach()
         head = self._head if self.training is not None else None
         if head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
             losses = self.losses(centres)
@@ -254,6 +257,7 @@ class NetworkTask:
         return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
 
     def gradients(self, centres: Tensor, labels: Ints) -> Tensor:
+        centres = centres.detach()
         found = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
 
         def answer(block: Block) -> None:
@@ -289,9 +293,11 @@ class NetworkTask:
     @cached_property
     def _head(self) -> Head | None:
         """The first layer apart from the rest, where it is a linear one on the features as they are."""
-        if self.shape or not isinstance(self.model, nn.Sequential) or len(self.model) < 2:
+        if self.shape or type(self.model) is not nn.Sequential or len(self.model) < 2:
             return None
-        if not isinstance(self.model[0], nn.Linear) or self.model[0].in_features != self.clients.dim:
+        if type(self.model[0]) is not nn.Linear or self.model[0].in_features != self.clients.dim:
+            return None
+        if hooked(self.model) or hooked(self.model[0]):
             return None
         rest = nn.Sequential(*list(self.model)[1:])
         if not any(True for _ in rest.parameters()):
@@ -301,15 +307,14 @@ class NetworkTask:
     @cached_property
     def _by_kernel(self) -> bool:
         """Whether there are kernels for all that a round does: the local training of a perceptron, on a CPU."""
-        targets, outputs = self.clients.targets, self.layout.shapes[-1][0]
-        assert targets is not None
         if self._head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
             return False
-        if not is_perceptron(self.model, self.loss):
+        targets = self.clients.targets
+        assert targets is not None
+        if targets.device.type != "cpu" or targets.is_floating_point() or not is_perceptron(self.model, self.loss):
             return False
-        if targets.device.type != "cpu" or targets.is_floating_point():
-            return False
-        return bool(((targets >= 0) & (targets < outputs)).all())  # other classes are torch's to refuse
+        outputs = self.layout.shapes[-1][0]
+        return bool(((targets >= 0) & (targets < outputs)).all())  # other classes are torch's to ignore or to refuse
 
     @property
     def _slopes(self) -> Slopes:
@@ -319,10 +324,19 @@ class NetworkTask:
 
     def _sparse(self, block: Block) -> SparseSamples | None:
         """The samples in sparse form, where that pays; kept for the next round."""
-        place = block.start, block.stop
-        if place not in self._sparse_samples:
-            self._sparse_samples[place] = sparse_samples(block.features)
-        return self._sparse_samples[place]
+        if not self._by_kernel or self._head is None or self._head.width < WIDE:
+            return None
+        return self._kept("sparse", block, lambda: sparse_samples(block.features))
+
+    def _kept(self, what: str, block: Block, make: Callable[[], Found]) -> Found:
+        """What was made of a block's samples, unless they have changed since."""
+        samples = self.clients.features
+        version = 0 if samples.is_inference() else samples._version
+        place = what, block.start, block.stop
+        if place not in self._made or self._made[place][0] != version:
+            self._made[place] = version, make()
+        found: Found = self._made[place][1]
+        return found
 
     def _in_dual(self, samples: int, training: LocalTraining | None) -> bool:
         """Whether a client with so many samples trains in dual form; then so does one with fewer."""
@@ -330,10 +344,8 @@ class NetworkTask:
 
     def _gram(self, head: Head, block: Block) -> Tensor:
         """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
-        place = block.start, block.stop
-        if place not in self._grams:
-            self._grams[place] = block.features @ block.features.mT + float(head.bias)
-        return self._grams[place]
+        found: Tensor = self._kept("products", block, lambda: block.features @ block.features.mT + float(head.bias))
+        return found
 
     def _each_piece(self, work: Callable[[Block], Found]) -> list[Found]:
         """What `work` gives for every piece.
@@ -345,16 +357,17 @@ class NetworkTask:
         pieces, cores = self._pieces(), torch.get_num_threads()
         if cores == 1 or len(pieces) == 1 or not self._by_kernel:
             return [work(piece) for piece in pieces]
+        inference = torch.is_inference_mode_enabled()
 
-        def alone(piece: Block) -> Found:
-            torch.set_num_threads(1)  # counts for a thread
-            return work(piece)
+        def alone(piece: Block) -> Found:  # a thread begins without the modes of its caller
+            with torch.inference_mode(inference), torch.no_grad():
+                return work(piece)
 
         try:
-            with ThreadPoolExecutor(cores) as threads:
+            with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as threads:
                 return list(threads.map(alone, pieces))
         finally:
-            torch.set_num_threads(cores)
+            torch.set_num_threads(cores)  # 1 would stay the number of all threads that begin later
 
     def _pieces(self) -> list[Block]:
         """Blocks of as many clients as fit into memory with a model each; for kernels, into a core's share of cache."""
