@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -111,6 +112,15 @@ def test_which_models_have_these_slopes() -> None:
     assert not is_perceptron(nn.Linear(4, 3), CROSS)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("share", [0.2, 1.0])
 @pytest.mark.parametrize(("momentum", "clients"), [(0.0, 4), (0.9, 4), (0.0, 60)])
 def test_a_round_is_torch_s_own_sgd(
@@ -119,8 +129,6 @@ def test_a_round_is_torch_s_own_sgd(
     """With many clients in pieces that run beside each other."""
     monkeypatch.setattr(networks, "CACHED_BYTES", 1 << 14)
     monkeypatch.setattr(networks, "WIDE", 7)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
     features, targets = draw(3, clients, 10, 33, share)
     training = LocalTraining(6, 0.1, momentum=momentum)
     found = task_of(features, targets, training)
@@ -130,8 +138,7 @@ def test_a_round_is_torch_s_own_sgd(
     assert len(found._pieces()) > 1
     sparse = [made for (what, _, _), (_, made) in found._made.items() if what == "sparse"]
     assert all((made is not None) == (share < 0.3) for made in sparse)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+    assert torch.get_num_threads() == 2  # as before
     losses = found.losses(centres)
     torch.testing.assert_close(answered.losses, losses, rtol=0, atol=0)
     again = found.gradients(centres, answered.labels)
@@ -173,6 +180,7 @@ def test_targets_and_samples_that_change_are_seen(monkeypatch: pytest.MonkeyPatc
         found.gradients(start, labels)
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_any_mode_and_any_module_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Centres that want a gradient, inference, hooks, and parameters that are one number."""
     monkeypatch.setattr(networks, "CACHED_BYTES", 1 << 14)

@@ -56,9 +56,8 @@ def trimmed_kmeans(
     usable = points.isfinite().all(dim=2)
     points = torch.where(usable[..., None], points, 0.0).clamp(-FARTHEST, FARTHEST)
     state = Clustering(points, usable, torch.where(usable, labels, -1), clusters, trim)
-    replayed = kernels.serves_medians(
-        state.distances.single
-    )  # else an iteration asks the device, on the way, how far it is
+    # without the kernel an iteration asks the device, on the way, how far it is, which a graph cannot
+    replayed = kernels.serves_medians(state.distances.single)
     for turn, _ in enumerate(repeated(state.advance, iterations, replayed), 1):
         if turn % SETTLED_EVERY == 0 and bool(state.settled):
             break

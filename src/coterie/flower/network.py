@@ -136,7 +136,7 @@ class FlowerNetwork:
             if message.metadata.message_id in pushed
         }
         before, lost = set(self.called.values()), set()
-        replies = self._pull(self.called)
+        replies = self._pull(self.called) if self.called else []
         if replies is None:  # they may be lost: ask again
             self.called = {}
             return len(listed & self.answered)

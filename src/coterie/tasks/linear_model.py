@@ -256,15 +256,22 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
     (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
     x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     if ridge == 0:
-        gram = x.T @ x if n > d else np.zeros((1, 1))
-        factor, failed = dpotrf(gram)
-        if not failed and dpocon(factor, np.abs(gram).sum(axis=0).max())[0] > WELL_CONDITIONED:
-            return np.asarray(dpotrs(factor, x.T @ y)[0])
+        if n > d and (quick := _by_cholesky(x, y)) is not None:
+            return quick
         solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
         return solution
     if d <= n:
         return np.asarray(solve(x.T @ x + n * ridge * np.eye(d), x.T @ y, assume_a="pos"))
     return np.asarray(x.T @ solve(x @ x.T + n * ridge * np.eye(n), y, assume_a="pos"))
+
+
+def _by_cholesky(x: Floats, y: Floats) -> Floats | None:
+    """The normal equations' solution; None where they may have lost too many digits."""
+    gram = x.T @ x
+    factor, failed = dpotrf(gram)
+    if failed or not dpocon(factor, np.abs(gram).sum(axis=0).max())[0] > WELL_CONDITIONED:
+        return None
+    return np.asarray(dpotrs(factor, x.T @ y)[0])
 
 
 def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
