@@ -121,7 +121,14 @@ def test_standard_errors_by_hand() -> None:
     updates = np.array([[0.0, 0.0], [3.0, 4.0], [-3.0, -4.0], [1.0, 1.0]])
     accepted = Accepted(np.arange(4), np.array([0, 0, 0, 2]), updates, np.zeros(4, dtype=np.int64), 0)
     found = standard_errors(accepted, np.array([0.5, 1.0, 1.0]))
-    np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 0.0, 0.0])
+    np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 0.0, np.sqrt(25 / 1)])  # one alone: as the others
+
+
+def test_a_cluster_of_one_client_stops_like_the_others() -> None:
+    alone = ("problem.clusters=2", "problem.clients=21", "problem.shares=[0.95, 0.05]")
+    for found in metrics(*alone, "problem.byzantine=0", "algorithm.most_byzantine=0"):
+        assert found["rounds"] <= 100
+        assert found["ari"] == 1.0
 
 
 def test_the_stop_looks_at_the_moves_of_now() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import partial
 from typing import Literal
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from coterie.aggregators import cuda, filtered_mean, mean, median, order_statistics, per_cluster, trimmed_mean
+from coterie.aggregators.distances import squared_distances
 from coterie.aggregators.order_statistics import mean_between_ranks, network
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -35,9 +37,34 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
         assert len(re.findall(r"odd \|=", text)) == rows
 
 
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.float64"])
+def test_the_generated_runs_are_sorted_and_whole(dtype: str) -> None:
+    """Interpret what a thread does with its run, for all row counts that share a program: no GPU needed."""
+    rng = np.random.default_rng(1)
+    for rows, wide in itertools.product((65, 66, 128, 400, 513, 1000, 1280), (False, True)):
+        shape = cuda.runs_of(rows, 4, 200_000, wide)
+        assert shape is not None
+        text = cuda.runs_source(*shape, dtype)
+        loads = re.findall(r" r(\d+) = (?:run \+ (\d+) >= rows \? BEYOND : )?from\[(\d+) \* step\]", text)
+        assert [int(name) for name, _, _ in loads] == [int(row) for _, _, row in loads] == list(range(shape.held))
+        column = rng.integers(20, size=rows).astype(float)
+        found = []
+        for run in range(shape.runs):
+            values = [
+                np.inf if limit and run + int(limit) >= rows else column[run + int(row) * shape.runs]
+                for _, limit, row in loads
+            ]
+            for a, b in re.findall(r"fminf?\(r(\d+), r(\d+)\)", text):
+                i, j = int(a), int(b)
+                values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
+            assert values == sorted(values)
+            found += values
+        assert sorted(found)[:rows] == sorted(column)
+
+
 @needs_gpu
 @pytest.mark.parametrize(
-    "rows", [1, 2, 3, 7, 20, 40, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 641, 1001, 1729, 2600]
+    "rows", [1, 2, 3, 7, 20, 40, 49, 100, cuda.REGISTER_ROWS, cuda.REGISTER_ROWS + 1, 512, 513, 1001, 1729, 2600]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
@@ -56,7 +83,7 @@ def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
 @needs_gpu
 def test_ties_zeros_denormals_extremes_and_nan() -> None:
     pool = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0], device="cuda")
-    for rows in (31, 301, 700, 1500):  # by a network, and by bisection with 4 to 32 threads a column
+    for rows in (31, 64, 301, 700, 1500):  # by a network, and by 16 and 32 runs
         picks = torch.randint(8, (rows, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
         table = pool[picks]
         exact = table.double().cpu().numpy()
@@ -70,6 +97,43 @@ def test_ties_zeros_denormals_extremes_and_nan() -> None:
         assert torch.equal(mean(same), same[0])
         table[4, 9] = float("inf")
         assert torch.isfinite(median(table)[9])
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [225, 400, 1000])
+def test_orders_and_outliers_that_mislead_the_runs(rows: int, dtype: torch.dtype) -> None:
+    """In order, in reverse, runs that have nothing in common, heaps, spreads over all exponents, infinite liars."""
+    rng = np.random.default_rng(rows)
+    rising, noise = np.arange(rows) - rows / 3, rng.standard_normal(rows)
+    columns = [
+        rising,
+        -rising,
+        np.arange(rows) % 32,
+        np.arange(rows) % 16 * 1e6 + noise,
+        np.where(np.arange(rows) % 32 == 5, 1e30, noise),
+        np.where(np.arange(rows) < rows // 2, -1.0, 1.0),
+        np.where(np.arange(rows) < rows // 3, np.inf, noise),
+        np.where(np.arange(rows) < rows // 3, -np.inf, noise),
+        np.where(np.arange(rows) < rows // 2 + 1, -np.inf, np.inf),
+        np.where(np.arange(rows) < rows // 3, np.sign(noise) * np.inf, noise),
+        np.sign(noise) * np.exp2(rng.integers(-120, 120, rows)),
+        np.round(noise),
+        np.full(rows, -7.25),
+    ]
+    table = torch.from_numpy(np.stack(columns, axis=1)).to("cuda", dtype)
+    ranked = np.sort(table.double().cpu().numpy(), axis=0)
+    with np.errstate(invalid="ignore"):
+        for low, high in [(0, 1), (rows - 1, rows), (rows // 2, rows // 2 + 1), (rows // 2 - 1, rows // 2 + 1)]:
+            expected = torch.from_numpy(ranked[low:high].mean(axis=0)).to(dtype)
+            np.testing.assert_array_equal(mean_between_ranks(table, low, high).cpu(), expected)
+        for low, high in [(rows // 2 - 1, rows // 2 + 2), (rows // 10, rows - rows // 10), (1, rows)]:
+            scale = np.abs(np.nan_to_num(ranked[low:high], posinf=0, neginf=0)).max(axis=0)
+            found = mean_between_ranks(table, low, high).double().cpu().numpy()
+            exact = np.ascontiguousarray(ranked[low:high].T).mean(axis=1)  # side by side NumPy adds up in pairs
+            same = np.isfinite(exact)
+            np.testing.assert_array_equal(found[~same], exact[~same])
+            assert np.all(np.abs(found - exact)[same] <= (2e-7 if dtype == torch.float32 else 1e-14) * scale[same])
 
 
 @needs_gpu
@@ -92,6 +156,18 @@ def test_the_kernel_is_used_where_it_can_be() -> None:
     assert cuda.serves(torch.zeros((2560, 10), device="cuda"))
     assert not cuda.serves(torch.zeros((2561, 10), device="cuda"))
     assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS
+
+
+@needs_gpu
+def test_distances_are_made_of_differences() -> None:
+    rng = np.random.default_rng(5)
+    table = rng.standard_normal((60, 70_000)).astype(np.float32)
+    table[:3] += 1e4  # far from the rest, and near each other
+    found = squared_distances(torch.from_numpy(table).cuda())
+    np.testing.assert_allclose(found, squared_distances(table.astype(np.float64)), rtol=1e-5)
+    assert np.all(found == found.T)
+    table[4, 5] = np.inf
+    assert np.isinf(squared_distances(torch.from_numpy(table).cuda())[4, 7])
 
 
 @needs_gpu

@@ -240,7 +240,10 @@ def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
         ]
     assert {attack_of(row) for row in found["attacked"]} == set(ATTACKS) - {"nobody lies"}
     report = models_report(found)
-    assert report.count("### m = 1200, n = 200, 2 trials") == 2
+    assert report.count("### m = 1200, n = 200, 2 trials") == 3
+    made = grids["momentum"].configs
+    assert {(c.problem.clients, c.algorithm.optimiser) for c in made} == {(1200, "momentum")}
+    assert [c.attack.kind for c in made if c.problem.byzantine] == ["sign-flip", "alie", "label-flip"]  # type: ignore[union-attr]
     assert "| ifca | 95.00 ± 0.00, 0.85, 1 of 2 collapsed |" in report
     accuracies([*found["honest"], *found["attacked"]], tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -390,6 +391,29 @@ def test_a_full_disk_a_broken_file_and_no_place(tmp_path: Path) -> None:
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
     missing = coterie("results", "nothing-here", cwd=tmp_path)
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+
+
+def test_results_are_read_where_nobody_can_write(finished: Path) -> None:
+    """As another user, if this one is the superuser, who can write everywhere."""
+    expected = len(Database(finished).rows())
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with closing(sqlite3.connect(finished / "results.sqlite")) as source:
+            source.execute("VACUUM INTO ?", [str(folder / "results.sqlite")])
+        with closing(sqlite3.connect(folder / "results.sqlite")) as copy:
+            copy.execute("PRAGMA journal_mode = WAL")
+        folder.chmod(0o555)
+        child = os.fork()
+        if not child:  # nothing of pytest's may run here
+            status = 1
+            try:
+                if os.getuid() == 0:
+                    os.setuid(65534)
+                status = 0 if len(Database(folder).rows()) == expected else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        folder.chmod(0o755)
 
 
 def test_results_and_plots_of_a_sweep(finished: Path, tmp_path: Path) -> None:

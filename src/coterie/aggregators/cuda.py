@@ -2,10 +2,12 @@
 
 Up to REGISTER_ROWS rows, CUDA source is generated per row count and ranks: one thread a column, the rows in
 registers, the pruned sorting network of `order_statistics` unrolled into minima and maxima. Neighbouring threads read
-neighbouring columns, so the rows stream at the speed of memory. With more rows several threads of a warp share a
-column, still in registers, and bisect the ordered bit patterns of its values: after every halving both ends move on to
-the next value that there is, so that some ten passes find an order statistic exactly, and never more than there are
-bits. Compiled at first use by NVRTC and kept on disk by CuPy.
+neighbouring columns, so the rows stream at the speed of memory. With more rows 8 to 32 threads share a column: each
+sorts a run of its rows by a network, in registers, too, and leaves it in shared memory. The wanted rank is then found
+among the runs: each proposes the value that stands at the same share of what it has open, two of the proposals around
+their median (Floyd and Rivest, Expected time bounds for selection, 1975) are looked up in all runs by binary search,
+and only what lies between them stays open. Some three turns are enough, and every turn takes away at least its two
+pivots, so the result is exact whatever the values. Compiled at first use by NVRTC and kept on disk by CuPy.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +26,12 @@ REGISTER_ROWS = 224
 QUICK_ROWS = 48
 """Up to this many rows a kernel is compiled within a blink; for more it must pay."""
 MANY = 1 << 27
-"""Values that are worth the seconds for which a kernel of many rows is compiled; for fewer they are bisected."""
+"""Values that are worth the seconds for which a kernel of many rows is compiled; fewer go through shorter runs."""
 THREADS = 128
 HELD_BYTES = 320
-"""Of its column that a thread of the bisection holds at most; columns that do not fit a warp are sorted."""
-BISECTING_THREADS = 256
+"""Of its column that a thread holds at most where several share it; longer columns are left to `torch.sort`."""
+ROUNDED = 2
+"""To a multiple of this the rows of a run are rounded up."""
 TYPES = {"torch.float32": ("float", "fminf", "fmaxf"), "torch.float64": ("double", "fmin", "fmax")}
 
 
@@ -62,136 +65,189 @@ mean_between_ranks(const {kind}* __restrict__ x, const long long stride, const l
 """
 
 
-BISECTION = """
+RUNS_SOURCE = """
 #define ALL 0xffffffffu
-#define COLUMNS (32 / SLICES)
-__device__ __forceinline__ KEY ordered(KEY u) { return u ^ ((u >> (BITS - 1)) ? ~(KEY)0 : (KEY)1 << (BITS - 1)); }
-__device__ __forceinline__ KIND value(KEY k) {
-  k ^= (k >> (BITS - 1)) ? (KEY)1 << (BITS - 1) : ~(KEY)0;
-  return AS_KIND(k);
-}
-__device__ __forceinline__ KEY least(KEY a, KEY b) { return a < b ? a : b; }
-__device__ __forceinline__ KEY most(KEY a, KEY b) { return a < b ? b : a; }
+#define STRIDE (HELD * COLUMNS + 32 / RUNS)  // between two runs: a warp's values lie in different banks of memory
 
-// how many keys lie below `pivot`, the largest of them, and the smallest of the others, over all threads of a column
-__device__ __forceinline__ int split(const KEY (&keys)[HELD], const KEY pivot, KEY& under, KEY& over) {
-  int below = 0;
-  under = 0;
-  over = ~(KEY)0;
-  #pragma unroll
-  for (int j = 0; j < HELD; ++j) {
-    const bool is_below = keys[j] < pivot;
-    below += is_below;
-    under = is_below ? most(under, keys[j]) : under;
-    over = is_below ? over : least(over, keys[j]);
+// the first place in [from, to) of an ascending run whose value is not below the pivot
+__device__ __forceinline__ int place_of(const KIND* run, int from, int to, const KIND pivot) {
+  while (from < to) {
+    const int middle = (from + to) / 2;
+    if (run[middle * COLUMNS] < pivot) from = middle + 1; else to = middle;
   }
-  #pragma unroll
-  for (int s = COLUMNS; s < 32; s <<= 1) {
-    below += __shfl_xor_sync(ALL, below, s);
-    under = most(under, __shfl_xor_sync(ALL, under, s));
-    over = least(over, __shfl_xor_sync(ALL, over, s));
-  }
-  return below;
+  return from;
 }
 
-// the key of a rank, which lies in [low, high]; both are keys that there are
-__device__ __forceinline__ KEY find(const KEY (&keys)[HELD], const int rank, KEY low, KEY high) {
-  while (__any_sync(ALL, low < high)) {  // columns that are done wait for their neighbours
-    KEY under, over;
-    const int below = split(keys, low + ((high - low) >> 1) + 1, under, over);
-    if (low < high) {
-      if (below <= rank) { low = over; if (below == rank) high = over; }
-      else { high = under; if (below == rank + 1) low = under; }
+__device__ __forceinline__ int after(const KIND* run, int place, const int to, const KIND pivot) {
+  while (place < to && run[place * COLUMNS] == pivot) ++place;
+  return place;
+}
+
+template <class Number> __device__ __forceinline__ Number over_runs(Number number) {
+  #pragma unroll
+  for (int s = 1; s < RUNS; s *= 2) number += __shfl_xor_sync(ALL, number, s);
+  return number;
+}
+
+// one value of each thread, in ascending order over the threads of a column
+__device__ __forceinline__ KIND in_order(KIND value, const int thread) {
+  #pragma unroll
+  for (int k = 2; k <= RUNS; k *= 2) {
+    #pragma unroll
+    for (int s = k / 2; s > 0; s /= 2) {
+      const KIND other = __shfl_xor_sync(ALL, value, s);
+      const bool smaller = ((thread & k) == 0) == ((thread & s) == 0);
+      value = smaller ? LEAST(value, other) : MOST(value, other);
     }
   }
-  return low;
+  return value;
 }
 
-// a warp: COLUMNS columns, SLICES threads each, HELD keys a thread
-extern "C" __global__ void __launch_bounds__(BISECTING_THREADS)
-bisect(const KIND* __restrict__ x, const long long stride, const long long columns, const int rows, const int low,
-       const int high, KIND* __restrict__ out) {
-  const int slice = (threadIdx.x & 31) / COLUMNS;
-  const long long warp = (blockIdx.x * (long long)BISECTING_THREADS + threadIdx.x) >> 5;
-  const long long place = warp * COLUMNS + (threadIdx.x & 31) % COLUMNS;
-  const long long c = place < columns ? place : columns - 1;  // a warp stays together
-  KEY keys[HELD], first = ~(KEY)0, last = 0;
-  bool odd = false;
-  #pragma unroll
-  for (int j = 0; j < HELD; ++j) {
-    const int i = slice + j * SLICES;
-    keys[j] = ~(KEY)0;  // beyond all, where there is no row
-    if (i < rows) {
-      const KIND v = x[i * stride + c];
-      odd |= v != v;
-      keys[j] = ordered(AS_KEY(v));
-      first = least(first, keys[j]);
-      last = most(last, keys[j]);
+// the value of a rank among all runs of a column; each thread has one of them
+__device__ KIND find(const KIND* run, const int thread, int rank, bool done) {
+  int from = 0, to = HELD, left = RUNS * HELD;  // what is open: of this run, and of all
+  KIND answer = 0;
+  while (__any_sync(ALL, !done)) {  // columns that are done wait for their neighbours
+    const int open = to - from;
+    const unsigned group = (RUNS == 32 ? ALL : (1u << RUNS) - 1) << (threadIdx.x % 32 / RUNS * RUNS);
+    const int runs = __popc(__ballot_sync(ALL, open > 0) & group);
+    const float share = __fdividef((float)rank, (float)left);
+    const KIND own = open > 0 ? run[(from + min(open - 1, (int)(share * open))) * COLUMNS] : BEYOND;
+    const KIND guess = in_order(own, thread);
+    const bool last = runs == left;  // one value of each run is open: this is their order
+    const int middle = last ? rank : min(runs - 1, (int)(share * runs)), gap = last ? 0 : 1 + runs / 12;
+    const KIND p = __shfl_sync(ALL, guess, max(middle - gap, 0), RUNS);
+    const KIND q = __shfl_sync(ALL, guess, max(min(middle + gap, runs - 1), 0), RUNS);
+    if (last && !done) { answer = p; done = true; }
+    if (__all_sync(ALL, done)) break;
+    const int p_from = place_of(run, from, to, p), p_to = after(run, p_from, to, p);
+    const int q_from = place_of(run, p_from, to, q), q_to = after(run, q_from, to, q);
+    const int at_p = over_runs((p_from - from) | (p_to - from) << 16);  // two counts in one number
+    const int at_q = over_runs((q_from - from) | (q_to - from) << 16);
+    if (done) continue;
+    if (rank < (at_p & 0xffff)) { to = p_from; left = at_p & 0xffff; }
+    else if (rank < at_p >> 16) { answer = p; done = true; }
+    else if (rank < (at_q & 0xffff)) {
+      from = p_to; to = q_from; left = (at_q & 0xffff) - (at_p >> 16); rank -= at_p >> 16;
     }
+    else if (rank < at_q >> 16) { answer = q; done = true; }
+    else { from = q_to; left -= at_q >> 16; rank -= at_q >> 16; }
   }
-  #pragma unroll
-  for (int s = COLUMNS; s < 32; s <<= 1) {
-    odd |= __shfl_xor_sync(ALL, (int)odd, s);
-    first = least(first, __shfl_xor_sync(ALL, first, s));
-    last = most(last, __shfl_xor_sync(ALL, last, s));
+  return answer;
+}
+
+// a block: COLUMNS columns of RUNS runs; run i of a column has its rows i, i + RUNS, i + 2 RUNS, ...
+extern "C" __global__ void __launch_bounds__(RUNS * COLUMNS)
+mean_between_ranks(const KIND* __restrict__ x, const long long stride, const long long columns, const int rows,
+                   const int low, const int high, KIND* __restrict__ out) {
+  extern __shared__ double shared[];
+  __shared__ int odd[COLUMNS];
+  KIND* sorted = (KIND*)shared;
+  if (threadIdx.x < COLUMNS) odd[threadIdx.x] = 0;
+  __syncthreads();
+  {  // neighbouring threads: neighbouring columns
+    const int run = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
+    const long long c = min((long long)blockIdx.x * COLUMNS + column, columns - 1);
+    const KIND* from = x + run * stride + c;
+    const long long step = RUNS * stride;
+    bool is_odd = false;
+    KIND t;
+LOAD
+SORT
+    KIND* to = sorted + run * STRIDE + column;
+STORE
+    if (is_odd) odd[column] = 1;
   }
-  const KEY bottom = find(keys, low, first, last);
-  const double base = (double)value(bottom);
-  double total = 0.0;
+  __syncthreads();
+  // neighbouring threads: the runs of one column
+  const int thread = threadIdx.x % RUNS, column = threadIdx.x / RUNS;
+  const long long place = (long long)blockIdx.x * COLUMNS + column;
+  const bool is_odd = odd[column];
+  const KIND* run = sorted + thread * STRIDE + column;
+  const KIND bottom = find(run, thread, low, is_odd);
+  double result = (double)bottom;
   if (high - low > 1) {
-    KEY top, under, over;
+    const int start = after(run, place_of(run, 0, HELD, bottom), HELD, bottom), upto = over_runs(start);
+    KIND top;
     if (high - low == 2) {  // the next one, unless the first stands there several times
-      const int upto = split(keys, bottom + 1, under, over);
-      top = upto > low + 1 ? bottom : over;
+      KIND next = start < HELD ? run[start * COLUMNS] : BEYOND;
+      #pragma unroll
+      for (int s = 1; s < RUNS; s *= 2) next = LEAST(next, __shfl_xor_sync(ALL, next, s));
+      top = upto > low + 1 ? bottom : next;
     } else {
-      top = find(keys, high - 1, bottom, last);
+      top = find(run, thread, high - 1, is_odd);
     }
-    int below = 0;
-    #pragma unroll
-    for (int j = 0; j < HELD; ++j) {
-      below += keys[j] < top;
-      if (keys[j] > bottom && keys[j] < top) total += (double)value(keys[j]) - base;
+    const int stop = place_of(run, start, HELD, top), below = over_runs(stop);
+    const double base = isfinite((double)bottom) ? (double)bottom : 0.0, each = 1.0 / (high - low);
+    double total = 0.0;
+    for (int i = start; i < stop; ++i) total += ((double)run[i * COLUMNS] - base) * each;
+    total = over_runs(total);
+    if (top != bottom) {
+      if (base != (double)bottom) total += (upto - low) * (double)bottom;
+      result = base + total + (high - below) * each * ((double)top - base);
     }
-    #pragma unroll
-    for (int s = COLUMNS; s < 32; s <<= 1) {
-      below += __shfl_xor_sync(ALL, below, s);
-      total += __shfl_xor_sync(ALL, total, s);
-    }
-    if (top != bottom) total += (high - below) * ((double)value(top) - base);
   }
-  if (slice == 0 && place < columns) out[place] = odd ? (KIND)nan("") : (KIND)(base + total / (high - low));
+  if (thread == 0 && place < columns) out[place] = is_odd ? (KIND)nan("") : (KIND)result;
 }
 """
-BISECTION_TYPES = {
-    "torch.float32": ("float", "unsigned int", 32, "__float_as_uint(v)", "__uint_as_float(v)"),
-    "torch.float64": ("double", "unsigned long long", 64, "__double_as_longlong(v)", "__longlong_as_double(v)"),
-}
+
+
+def runs_source(runs: int, held: int, columns: int, dtype: str) -> str:
+    """The CUDA program for up to runs·held rows, and more than runs·(held − ROUNDED)."""
+    from coterie.aggregators.order_statistics import sorting_network
+
+    kind, least, most = TYPES[dtype]
+    beyond = "__int_as_float(0x7f800000)" if kind == "float" else "__longlong_as_double(0x7ff0000000000000LL)"
+    sure = held - ROUNDED
+    load = [
+        f"    {kind} r{i} = {'' if i < sure else f'run + {i * runs} >= rows ? BEYOND : '}from[{i} * step];"
+        f" is_odd |= r{i} != r{i};"
+        for i in range(held)
+    ]
+    sort = [
+        f"    t = {least}(r{a}, r{b}); r{b} = {most}(r{a}, r{b}); r{a} = t;" for a, b in sorting_network(held).tolist()
+    ]
+    store = [f"    to[{i} * COLUMNS] = r{i};" for i in range(held)]
+    names = {"KIND": kind, "LEAST": least, "MOST": most, "BEYOND": beyond}
+    numbers = {"RUNS": runs, "HELD": held, "COLUMNS": columns}
+    text = "".join(f"#define {name} {meaning}\n" for name, meaning in {**names, **numbers}.items()) + RUNS_SOURCE
+    for name, lines in {"LOAD": load, "SORT": sort, "STORE": store}.items():
+        text = text.replace(f"\n{name}\n", "\n" + "\n".join(lines) + "\n")
+    return text
 
 
 @lru_cache(maxsize=64)
-def _bisection(dtype: str, slices: int, held: int) -> Any:
+def _runs_kernel(runs: int, held: int, columns: int, dtype: str) -> Any:
     import cupy
 
-    kind, key, bits, as_key, as_kind = BISECTION_TYPES[dtype]
-    defined = {"KIND": kind, "KEY": key, "BITS": bits, "SLICES": slices, "HELD": held}
-    head = "".join(f"#define {name} {text}\n" for name, text in defined.items())
-    head += f"#define AS_KEY(v) ((KEY){as_key})\n#define AS_KIND(v) {as_kind}\n"
-    head += f"#define BISECTING_THREADS {BISECTING_THREADS}\n"
-    return cupy.RawKernel(head + BISECTION, "bisect", options=("--std=c++14",))
+    return cupy.RawKernel(runs_source(runs, held, columns, dtype), "mean_between_ranks", options=("--std=c++14",))
 
 
-def shares(rows: int, bytes_each: int) -> tuple[int, int] | None:
-    """How many threads of a warp share a column of the bisection, and how many rows each of them holds; None: too many.
+class Runs(NamedTuple):
+    """How a column of many rows is shared out: runs, rows of a run, columns of a block."""
 
-    The rows are rounded up, so that few programs serve all row counts.
+    runs: int
+    held: int
+    columns: int
 
-    >>> shares(300, 4), shares(1200, 4), shares(1200, 8), shares(3000, 4)
-    ((4, 80), (16, 80), (32, 40), None)
+    def shared_bytes(self, bytes_each: int) -> int:
+        """What a block asks for."""
+        return self.runs * (self.held * self.columns + 32 // self.runs) * bytes_each
+
+
+def runs_of(rows: int, bytes_each: int, most: int, wide: bool = False) -> Runs | None:
+    """For blocks that may ask for `most` bytes of shared memory; None: too many rows. wide: the ranks are many.
+
+    The rows of a run are rounded up, so that few programs serve all row counts.
+
+    >>> runs_of(400, 4, 200_000), runs_of(1000, 4, 200_000), runs_of(3000, 4, 200_000)
+    (Runs(runs=16, held=26, columns=16), Runs(runs=16, held=64, columns=16), None)
     """
-    for slices in (4, 8, 16, 32):
-        held = -(-rows // (8 * slices)) * 8
-        if held * bytes_each <= HELD_BYTES:
-            return slices, held
+    # long runs cost more to sort, many runs more to search, which wide ranks do twice: these came out fastest
+    for runs, columns, share in ((8, 32, 1 if wide else 0.5), (16, 16, 1), (32, 16, 1), (32, 8, 1)):
+        found = Runs(runs, -(-rows // (ROUNDED * runs)) * ROUNDED, columns)
+        if found.held * bytes_each <= share * HELD_BYTES and found.shared_bytes(bytes_each) <= most:
+            return found
     return None
 
 
@@ -250,7 +306,11 @@ def serves(rows: Array) -> bool:
     """Can this kernel take these rows?"""
     if not (rows.is_cuda and str(rows.dtype) in TYPES):
         return False
-    return (rows.shape[0] <= REGISTER_ROWS or shares(rows.shape[0], rows.element_size()) is not None) and available()
+    return available() and _runs(rows) is not None
+
+
+def _runs(rows: Array, wide: bool = False) -> Runs | None:
+    return runs_of(rows.shape[0], rows.element_size(), most_shared(rows.device), wide)
 
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
@@ -272,12 +332,13 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
                 (rows.data_ptr(), rows.stride(0), columns, out.data_ptr()),
             )
         else:
-            found = shares(count, rows.element_size())
-            assert found is not None
-            numbers = (np.int32(count), np.int32(low), np.int32(high))
-            _bisection(str(rows.dtype), *found)(
-                (-(-columns * found[0] // BISECTING_THREADS),),
-                (BISECTING_THREADS,),
-                (rows.data_ptr(), rows.stride(0), columns, *numbers, out.data_ptr()),
+            shape, dtype = _runs(rows, high - low > 2), str(rows.dtype)
+            assert shape is not None
+            size = shape.shared_bytes(rows.element_size())
+            with_shared(_runs_kernel(*shape, dtype), size)(
+                (-(-columns // shape.columns),),
+                (shape.runs * shape.columns,),
+                (rows.data_ptr(), rows.stride(0), columns, *map(np.int32, (count, low, high)), out.data_ptr()),
+                shared_mem=size,
             )
     return out

@@ -8,9 +8,10 @@ the rows around a robust centre, in float64. What happens then is on matrices of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
-from array_api_compat import is_numpy_array, is_torch_array
+from array_api_compat import device, is_numpy_array, is_torch_array
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
@@ -32,24 +33,47 @@ COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
+Four = tuple[np.floating, np.floating, np.floating, np.floating]
 
 
+@partial(compiled, reorder=True)
+def _with_squares(
+    sums: Four, x: np.floating, y0: np.floating, y1: np.floating, y2: np.floating, y3: np.floating
+) -> Four:
+    """Four sums, and (x − y)² more in each."""
+    d0, d1, d2, d3 = x - y0, x - y1, x - y2, x - y3
+    return sums[0] + d0 * d0, sums[1] + d1 * d1, sums[2] + d2 * d2, sums[3] + d3 * d3
+
+
+@partial(compiled, reorder=True)
 def _add_squared_distances(rows: NDArray[np.floating], columns: tuple[int, int], out: NDArray[np.float64]) -> None:
-    """out[i, j] += ‖x_i − x_j‖² over a range of columns for j < i, a block at a time."""
+    """out[i, j] += ‖x_i − x_j‖² over a range of columns for j < i, a block at a time.
+
+    Four rows against four: what is loaded once serves four distances, and their sixteen sums stay in registers. Beyond
+    the last row the last one stands in, and is not counted. The rows are sliced one by one, so that the compiler knows
+    that their values lie side by side.
+    """
+    last, zero = len(rows) - 1, rows.dtype.type(0)
     for start in range(columns[0], columns[1], BLOCK):
         stop = min(start + BLOCK, columns[1])
-        for i in range(1, len(rows)):
-            own = rows[i, start:stop]
-            for j in range(i):
-                other = rows[j, start:stop]
-                total = own.dtype.type(0)
-                for c in range(own.shape[0]):
-                    difference = own[c] - other[c]
-                    total += difference * difference
-                out[i, j] += total
-
-
-_kernel = compiled(_add_squared_distances, reorder=True)
+        for i in range(0, last + 1, 4):
+            a0, a1 = rows[i, start:stop], rows[min(i + 1, last), start:stop]
+            a2, a3 = rows[min(i + 2, last), start:stop], rows[min(i + 3, last), start:stop]
+            for j in range(0, min(i + 3, last), 4):
+                b0, b1 = rows[j, start:stop], rows[min(j + 1, last), start:stop]
+                b2, b3 = rows[min(j + 2, last), start:stop], rows[min(j + 3, last), start:stop]
+                s0 = s1 = s2 = s3 = (zero, zero, zero, zero)
+                for c in range(a0.shape[0]):
+                    y0, y1, y2, y3 = b0[c], b1[c], b2[c], b3[c]
+                    s0 = _with_squares(s0, a0[c], y0, y1, y2, y3)
+                    s1 = _with_squares(s1, a1[c], y0, y1, y2, y3)
+                    s2 = _with_squares(s2, a2[c], y0, y1, y2, y3)
+                    s3 = _with_squares(s3, a3[c], y0, y1, y2, y3)
+                sums = s0, s1, s2, s3
+                for p in range(4):
+                    for q in range(4):
+                        if j + q < i + p <= last:
+                            out[i + p, j + q] += sums[p][q]
 
 
 def squared_distances(updates: Array) -> Floats:
@@ -67,14 +91,36 @@ def squared_distances(updates: Array) -> Floats:
         step = max(BLOCK, -(-values.shape[1] // PARTS))
         ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
         parts = [np.zeros((rows, rows)) for _ in ranges]
-        for done in [threads().submit(_kernel, values, *work) for work in zip(ranges, parts, strict=True)]:
+        for done in [
+            threads().submit(_add_squared_distances, values, *work) for work in zip(ranges, parts, strict=True)
+        ]:
             done.result()
         lower = sum(parts, lower)
+    elif is_torch_array(updates):
+        return _squared_distances_on_gpu(updates)
     else:
         xp = namespace(updates)
         for i in range(1, rows):
             lower[i, :i] = as_numpy(xp.sum(xp.astype(updates[:i] - updates[i], xp.float64) ** 2, axis=1))
     return lower + lower.T
+
+
+def _squared_distances_on_gpu(updates: Array) -> Floats:
+    """As `squared_distances`, by products in float64 around the median; only what lies far from it, by differences.
+
+    Of the squared distance of two rows a product loses some 1e-16 of theirs to the centre.
+    """
+    xp, updates = namespace(updates), _real(updates)
+    gram = as_numpy(products_around(updates, median(updates)))
+    away = np.diag(gram)
+    with np.errstate(invalid="ignore"):
+        between: Floats = np.maximum(away + away[:, None] - 2 * gram, 0.0)
+    near = FARTHEST**2 * typical_distance(np.nan_to_num(away, nan=np.inf))
+    for i in np.flatnonzero(~(away <= near)):
+        exact = as_numpy(xp.sum(xp.astype(updates - updates[i], xp.float64) ** 2, axis=1))
+        between[i], between[:, i] = exact, exact
+    np.fill_diagonal(between, 0.0)
+    return between
 
 
 def _real(updates: Array) -> Array:
@@ -246,7 +292,8 @@ def copies(squares: Array, most: int) -> Ints:
     [0, 1, 2, 3, 1]
     """
     xp = namespace(squares)
-    between = xp.clip(squares, 0, None) + like(np.diag(np.full(len(squares), np.inf)), squares)
+    itself = xp.eye(len(squares), dtype=squares.dtype, device=device(squares)) > 0
+    between = xp.where(itself, np.inf, xp.clip(squares, 0, None))
     nearest = as_numpy(xp.min(between, axis=1))
     near = COPY**2 * typical_distance(nearest)
     if not (nearest < near).any():
@@ -258,11 +305,9 @@ def copies(squares: Array, most: int) -> Ints:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def averages(groups: Ints) -> Floats:
-    """(groups, rows): the matrix that takes rows to the means of their groups."""
-    members = (np.arange(groups.max() + 1)[:, None] == groups).astype(np.float64)
-    shares: Floats = members / members.sum(axis=1, keepdims=True)
-    return shares
+def averages(groups: Ints) -> csr_matrix:
+    """(groups, rows): the matrix that takes rows to the means of their groups; one number in each of its columns."""
+    return csr_matrix((1 / np.bincount(groups)[groups], (groups, np.arange(len(groups)))))
 
 
 def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:

@@ -95,12 +95,13 @@ def filtered_mean(
     groups = copies(squares + squares[:, None] - 2 * gram, int(liars) + 1)  # and whom they copied
     merged, heavy = averages(groups), np.zeros(groups.max() + 1)
     np.maximum.at(heavy, groups, counts[known])
-    if len(merged) < len(known):
-        gram = like(merged, gram) @ gram @ like(merged.T, gram)
-    room = max(0, min(int(liars) - (rows - len(known)), (len(merged) - 1) // 2))  # less those who are out already
-    if room and len(merged) < FEWEST:
+    if len(heavy) < len(known):
+        means = like(merged.toarray(), gram)
+        gram = means @ gram @ namespace(means).permute_dims(means, (1, 0))
+    room = max(0, min(int(liars) - (rows - len(known)), (len(heavy) - 1) // 2))  # less those who are out already
+    if room and len(heavy) < FEWEST:
         return median(updates[known])
-    directions = min(len(merged) - 1, updates.shape[1]) // 4
+    directions = min(len(heavy) - 1, updates.shape[1]) // 4
     if how == "removal":
         kept = _kept(gram, heavy, room, directions)
     else:

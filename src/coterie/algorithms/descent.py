@@ -134,13 +134,18 @@ def _ask(
 
 
 def standard_errors(accepted: Accepted, steps: Floats) -> Floats:
-    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median; 0 without any."""
-    errors = np.zeros(len(steps))
+    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median; 0 without any.
+
+    A single reply shows no noise: the q of the other clusters, their median, stands for its own.
+    """
+    counts, squares = np.bincount(accepted.labels, minlength=len(steps)), np.zeros(len(steps))
     updates = as_numpy(accepted.updates)
-    for j in np.unique(accepted.labels).tolist():
+    for j in np.flatnonzero(counts > 1).tolist():
         rows = updates[accepted.labels == j]
-        squares = ((rows - as_numpy(median(rows))) ** 2).sum(axis=1)
-        errors[j] = steps[j] * np.sqrt(np.median(squares) / len(rows))
+        squares[j] = np.median(((rows - as_numpy(median(rows))) ** 2).sum(axis=1))
+    if (counts > 1).any():
+        squares[counts == 1] = np.median(squares[counts > 1])
+    errors: Floats = steps * np.sqrt(squares / np.maximum(counts, 1))
     return errors
 
 

@@ -20,9 +20,9 @@ from coterie.assignment import MARGIN
 CHOOSES, NOWHERE = -1, -2
 """In the place of a fixed label: the client chooses for itself, or counts in no cluster."""
 THREADS = 128
-BLOCKS = 6, 3
+BLOCKS = 8, 5
 """That a processor must have room for: with few columns and with many."""
-TILE = 1 << 13
+TILE = 1 << 12
 """Numbers of a tile of samples, about; so several blocks share a processor, and one computes while another reads."""
 ROUNDING = 2e-5
 """Of a path, relatively, and more than that of float32."""

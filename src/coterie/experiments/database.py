@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -96,7 +97,7 @@ class Database:
         with self._reported():
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            self.connection = self._connected()
             tables = {
                 name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -105,6 +106,14 @@ class Database:
             if create:
                 self._prepare()
             self.connection.execute("SELECT key FROM results LIMIT 1").fetchone()
+
+    def _connected(self) -> sqlite3.Connection:
+        """Where nobody can write, and no log of changes lies beside the file, it is read as it stands."""
+        log = self.path.with_name(f"{FILE}-wal")
+        if self.path.is_file() and not os.access(self.path.parent, os.W_OK) and not log.exists():
+            place = f"{self.path.resolve().as_uri()}?immutable=1"
+            return sqlite3.connect(place, uri=True, isolation_level=None)
+        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
     def _prepare(self) -> None:
         """Make the tables. The switch to WAL does not wait for others as everything else does, so it is tried again."""

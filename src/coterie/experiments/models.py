@@ -28,30 +28,35 @@ LOST = 0.9
 
 def questions(path: Path, trials: int, quick: bool = False, device: str = "cpu") -> dict[str, Grid]:
     """honest: nobody lies, all methods, from a start that the server finds by asking. attacked: the same start, under
-    each attack. random: nobody lies, and the start is random networks, as IFCA has it.
+    each attack. momentum: the first setting again, with momentum on the server. random: nobody lies, and the start is
+    random networks, as IFCA has it.
 
     path: the folder with MNIST's four IDX files. quick: one small setting, 60 rounds.
     """
     settings = [{"problem": {"clients": m, "samples": n}} for m, n in (QUICK if quick else SETTINGS)]
 
-    def grid(init: str, methods: Sequence[str], attacks: Sequence[dict[str, Any]]) -> Grid:
+    def grid(
+        init: str, methods: Sequence[str], attacks: Sequence[dict[str, Any]], first: bool = False, **more: str
+    ) -> Grid:
         return parse_grid(
             {
                 "problem": {"kind": "rotated-digits", "path": str(path)},
-                "algorithm": {"init": init, "rounds": 60 if quick else 300},
+                "algorithm": {"init": init, "rounds": 60 if quick else 300, **more},
                 "run": {"methods": list(methods), "trials": trials, "device": device},
                 "settings": [
                     {**setting, **attack, "problem": {**setting["problem"], **attack.get("problem", {})}}
-                    for setting in settings
+                    for setting in (settings[:1] if first else settings)
                     for attack in attacks
                 ],
             }
         )
 
     nobody, *attacks = ATTACKS.values()
+    published = [keys for keys in ATTACKS.values() if "scale" not in keys.get("attack", {})]
     return {
         "honest": grid("spectral", (*CLUSTERED, *REFERENCES), [nobody]),
         "attacked": grid("spectral", CLUSTERED, attacks),
+        "momentum": grid("spectral", CLUSTERED, published, first=True, optimiser="momentum"),
         "random": grid("fresh", CLUSTERED[1:], [nobody]),
     }
 
@@ -68,7 +73,11 @@ def attack_of(row: Row) -> str:
 def models_report(found: Mapping[str, Sequence[Row]]) -> str:
     """Markdown: a table for each setting, and one for random starts."""
     asked = [*found.get("honest", ()), *found.get("attacked", ())]
-    parts = {"From a start found by asking": asked, "From random networks, nobody lies": found.get("random", ())}
+    parts = {
+        "From a start found by asking": asked,
+        "The same with momentum on the server": found.get("momentum", ()),
+        "From random networks, nobody lies": found.get("random", ()),
+    }
     lines = []
     for title, rows in parts.items():
         lines += [f"## {title}", ""] if rows else []
