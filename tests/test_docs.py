@@ -156,7 +156,9 @@ def test_the_tables_beyond_the_paper_are_what_the_kept_results_say() -> None:
 
 def test_the_page_on_networks_is_what_the_kept_results_say_and_its_example_runs() -> None:
     kept = ROOT / "docs" / "results" / "models"
-    report = models_report({name: Database(kept / name).rows() for name in ("honest", "attacked", "momentum", "random")})
+    report = models_report(
+        {name: Database(kept / name).rows() for name in ("honest", "attacked", "momentum", "random")}
+    )
     assert (kept / "models.md").read_text(encoding="utf-8") == report
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     tables = [line for line in report.splitlines() if line.startswith("|")]

@@ -9,15 +9,16 @@ independent: the result does not depend on the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
-from coterie.aggregators import cuda
+from coterie.aggregators import cuda, machine_code
 from coterie.arrays import Array, Ints, as_numpy, available_cores, compiled, like, namespace
 
 SORTED = 1 << 26
@@ -190,6 +191,11 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     return pairs
 
 
+@cache
+def _program(rows: int, low: int, high: int, dtype: str) -> machine_code.Program:
+    return machine_code.compiled_program(network(rows, low, high), rows, low, high, dtype)
+
+
 def sorting_network(rows: int) -> NDArray[np.int32]:
     """The whole network as (comparators, 2) row pairs: every rank ends in its place."""
     pairs: NDArray[np.int32] = _merge_exchange(rows)
@@ -207,14 +213,18 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
     count, columns = len(members), rows.shape[1]
     pairs = network(count, low, high)
     sort = count > NETWORK_ROWS and high - low < count
+    if len(pairs) and machine_code.serves(rows, count, len(pairs)):
+        program = _program(count, low, high, rows.dtype.name)
+        kernel: Callable[..., None] = partial(machine_code.mean_of_columns, program, rows, members)
+    else:
+        kernel = partial(_columns, rows, members, pairs, sort, low, high)
     parts = min(available_cores(), 1 + count * columns // THREAD_ELEMENTS)
     if parts == 1:
-        _columns(rows, members, pairs, sort, low, high, (0, columns), out)
+        kernel((0, columns), out)
         return
     step = -(-columns // parts // LANES) * LANES
     ranges = [(start, min(start + step, columns)) for start in range(0, columns, step)]
-    work = [threads().submit(_columns, rows, members, pairs, sort, low, high, own, out) for own in ranges]
-    for part in work:
+    for part in [threads().submit(kernel, own, out) for own in ranges]:
         part.result()
 
 
