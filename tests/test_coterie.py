@@ -121,7 +121,7 @@ def test_standard_errors_by_hand() -> None:
     updates = np.array([[0.0, 0.0], [3.0, 4.0], [-3.0, -4.0], [1.0, 1.0]])
     accepted = Accepted(np.arange(4), np.array([0, 0, 0, 2]), updates, np.zeros(4, dtype=np.int64), 0)
     found = standard_errors(accepted, np.array([0.5, 1.0, 1.0]))
-    np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 0.0, np.sqrt(25 / 1)])  # one alone: as the others
+    np.testing.assert_allclose(found, [0.5 * np.sqrt(25 / 3), 5.0, 5.0])  # one alone, and nobody: as the others
 
 
 def test_a_cluster_of_one_client_stops_like_the_others() -> None:

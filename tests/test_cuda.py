@@ -83,7 +83,7 @@ def test_every_row_count(rows: int, dtype: torch.dtype) -> None:
 @needs_gpu
 def test_ties_zeros_denormals_extremes_and_nan() -> None:
     pool = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0], device="cuda")
-    for rows in (31, 64, 301, 700, 1500):  # by a network, and by 16 and 32 runs
+    for rows in (31, 64, 301, 700, 1500):  # by a network, and by 8, 16 and 32 runs
         picks = torch.randint(8, (rows, 500), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
         table = pool[picks]
         exact = table.double().cpu().numpy()
@@ -118,19 +118,22 @@ def test_orders_and_outliers_that_mislead_the_runs(rows: int, dtype: torch.dtype
         np.where(np.arange(rows) < rows // 2 + 1, -np.inf, np.inf),
         np.where(np.arange(rows) < rows // 3, np.sign(noise) * np.inf, noise),
         np.sign(noise) * np.exp2(rng.integers(-120, 120, rows)),
+        np.where(np.arange(rows) % 2, 0.9, -0.9) * float(torch.finfo(dtype).max),
         np.round(noise),
         np.full(rows, -7.25),
     ]
     table = torch.from_numpy(np.stack(columns, axis=1)).to("cuda", dtype)
     ranked = np.sort(table.double().cpu().numpy(), axis=0)
     with np.errstate(invalid="ignore"):
-        for low, high in [(0, 1), (rows - 1, rows), (rows // 2, rows // 2 + 1), (rows // 2 - 1, rows // 2 + 1)]:
-            expected = torch.from_numpy(ranked[low:high].mean(axis=0)).to(dtype)
-            np.testing.assert_array_equal(mean_between_ranks(table, low, high).cpu(), expected)
-        for low, high in [(rows // 2 - 1, rows // 2 + 2), (rows // 10, rows - rows // 10), (1, rows)]:
+        for rank in (0, rows // 2, rows - 1):
+            expected = torch.from_numpy(ranked[rank]).to(dtype)
+            np.testing.assert_array_equal(mean_between_ranks(table, rank, rank + 1).cpu(), expected)
+        middle = rows // 2 - 1
+        for low, high in [(middle, middle + 2), (middle, middle + 3), (rows // 10, rows - rows // 10), (1, rows)]:
             scale = np.abs(np.nan_to_num(ranked[low:high], posinf=0, neginf=0)).max(axis=0)
             found = mean_between_ranks(table, low, high).double().cpu().numpy()
-            exact = np.ascontiguousarray(ranked[low:high].T).mean(axis=1)  # side by side NumPy adds up in pairs
+            beside = np.ascontiguousarray(ranked[low:high].T)  # so NumPy adds up in pairs
+            exact = (beside / (high - low)).sum(axis=1)
             same = np.isfinite(exact)
             np.testing.assert_array_equal(found[~same], exact[~same])
             assert np.all(np.abs(found - exact)[same] <= (2e-7 if dtype == torch.float32 else 1e-14) * scale[same])
@@ -159,10 +162,10 @@ def test_the_kernel_is_used_where_it_can_be() -> None:
 
 
 @needs_gpu
-def test_distances_are_made_of_differences() -> None:
+def test_distances_of_near_and_far_rows() -> None:
     rng = np.random.default_rng(5)
     table = rng.standard_normal((60, 70_000)).astype(np.float32)
-    table[:3] += 1e4  # far from the rest, and near each other
+    table[:3] += 1e3  # a thousand typical distances from the rest, and near each other
     found = squared_distances(torch.from_numpy(table).cuda())
     np.testing.assert_allclose(found, squared_distances(table.astype(np.float64)), rtol=1e-5)
     assert np.all(found == found.T)

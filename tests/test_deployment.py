@@ -299,7 +299,14 @@ def test_a_kit_from_the_command_line(tmp_path: Path) -> None:
     words = ["--site", "oslo", "--site", "bern", "--set", "problem.kind=folder"]
     refused = coterie("federate", "up", "kit", *words, cwd=tmp_path)
     assert refused.returncode == 2
-    assert "--features" in refused.stderr
+    assert "problem.columns: name the sites' feature columns" in refused.stderr
+    named = ["--set", 'problem.columns=["age", "dose in $(mg)"]']
+    done = coterie("federate", "up", "named", *words, *named, "--insecure", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "`./start.sh FILE` (.csv, .parquet or .npz with the columns age, dose in $(mg), y)" in done.stdout
+    usage = subprocess.run([tmp_path / "named" / "oslo" / "start.sh"], capture_output=True, text=True, check=False)
+    assert usage.returncode == 2
+    assert usage.stderr.endswith("FILE: .csv, .parquet or .npz with the columns age, dose in $(mg), y\n")
     done = coterie("federate", "up", "kit", *words, "--features", "3", "--insecure", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "warning: no certificates and no keys" in done.stderr

@@ -40,6 +40,27 @@ def test_intercept_mean_estimation_and_wide_arrays(tmp_path: Path) -> None:
     assert read_folder(tmp_path, None).targets is None
 
 
+def test_named_columns_in_their_order_and_nothing_else_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", "name,age,y,bmi\nAda,1,3,2\n")
+    write(tmp_path, "b.csv", "bmi,age,y\n5,4,6\n")
+    parquet.write_table(arrow.table({"y": [9.0], "age": [7], "name": ["Bo"], "bmi": [8]}), tmp_path / "c.parquet")
+    np.savez(tmp_path / "d.npz", age=np.array([10]), bmi=np.array([11.0]), y=np.array([12.0]), name=np.array(["Cy"]))
+    clients = read_folder(tmp_path, "y", columns=["bmi", "age"])
+    assert clients.features.tolist() == [[2, 1], [5, 4], [8, 7], [11, 10]]
+    assert clients.targets is not None
+    assert clients.targets.tolist() == [3, 6, 9, 12]
+    assert read_folder(tmp_path, None, columns=["age"]).features.tolist() == [[1], [4], [7], [10]]
+    with pytest.raises(ValueError, match=r"a\.csv: no column 'height'"):
+        read_folder(tmp_path, "y", columns=["age", "height"])
+    for wrong in (["age", "age"], ["age", "y"]):
+        with pytest.raises(ValueError, match="columns: each feature once, and the target is none of them"):
+            read_folder(tmp_path, "y", columns=wrong)
+    other = tmp_path / "groups"
+    other.mkdir()
+    np.savez(other / "a.npz", x=np.array([[1.0, 2.0, 3.0]]), y=np.array([5.0]))
+    assert read_folder(other, "y", columns=["x[2]", "x[0]"]).features.tolist() == [[3, 1]]
+
+
 def test_a_byte_order_mark_and_spaces_are_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfx, y\r\n 1 , 2\r\n")
     assert read_folder(tmp_path, "y").features.tolist() == [[1]]

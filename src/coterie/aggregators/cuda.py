@@ -1,13 +1,14 @@
 """The order-statistic kernel on an NVIDIA GPU (`coterie[gpu]`).
 
-Up to REGISTER_ROWS rows, CUDA source is generated per row count and ranks: one thread a column, the rows in
-registers, the pruned sorting network of `order_statistics` unrolled into minima and maxima. Neighbouring threads read
-neighbouring columns, so the rows stream at the speed of memory. With more rows 8 to 32 threads share a column: each
-sorts a run of its rows by a network, in registers, too, and leaves it in shared memory. The wanted rank is then found
-among the runs: each proposes the value that stands at the same share of what it has open, two of the proposals around
-their median (Floyd and Rivest, Expected time bounds for selection, 1975) are looked up in all runs by binary search,
-and only what lies between them stays open. Some three turns are enough, and every turn takes away at least its two
-pivots, so the result is exact whatever the values. Compiled at first use by NVRTC and kept on disk by CuPy.
+Up to REGISTER_ROWS rows (QUICK_ROWS where the values are few), CUDA source is generated per row count and ranks: one
+thread a column, the rows in registers, the pruned sorting network of `order_statistics` unrolled into minima and
+maxima. Neighbouring threads read neighbouring columns, so the rows stream at the speed of memory. With more rows 8 to
+32 threads share a column: each sorts a run of its rows by a network, in registers, too, and leaves it in shared
+memory. The wanted rank is then found among the runs: each proposes the value that stands at the same share of what it
+has open, two of the proposals around their median (Floyd and Rivest, Expected time bounds for selection, 1975) are
+looked up in all runs by binary search, and only what lies between them stays open. Some three turns are enough, and
+every turn takes away at least its two pivots, so the result is exact whatever the values. Compiled at first use by
+NVRTC and kept on disk by CuPy.
 """
 
 from __future__ import annotations
@@ -178,13 +179,17 @@ STORE
       top = find(run, thread, high - 1, is_odd);
     }
     const int stop = place_of(run, start, HELD, top), below = over_runs(stop);
-    const double base = isfinite((double)bottom) ? (double)bottom : 0.0, each = 1.0 / (high - low);
+    const double each = 1.0 / (high - low), base = bottom;
     double total = 0.0;
     for (int i = start; i < stop; ++i) total += ((double)run[i * COLUMNS] - base) * each;
     total = over_runs(total);
-    if (top != bottom) {
-      if (base != (double)bottom) total += (upto - low) * (double)bottom;
-      result = base + total + (high - below) * each * ((double)top - base);
+    if (top != bottom) result = base + total + (high - below) * each * ((double)top - base);
+    if (__any_sync(ALL, !isfinite(result))) {  // infinite rows, or a spread beyond float64: around 0
+      total = 0.0;
+      for (int i = start; i < stop; ++i) total += (double)run[i * COLUMNS] * each;
+      total = over_runs(total);
+      if (top != bottom && !isfinite(result))
+        result = total + (upto - low) * each * (double)bottom + (high - below) * each * (double)top;
     }
   }
   if (thread == 0 && place < columns) out[place] = is_odd ? (KIND)nan("") : (KIND)result;
@@ -288,12 +293,12 @@ RESERVED_SHARED = 20 * 1024
 """Bytes of shared memory that a kernel's own arrays may take, beside what it asks for at its launch."""
 
 
-@lru_cache(maxsize=8)
-def most_shared(device: Any) -> int:
-    """Bytes of shared memory that a block may ask for on this device."""
+@lru_cache(maxsize=16)
+def most_shared(device: Any, reserved: int = RESERVED_SHARED) -> int:
+    """Bytes of shared memory that a block may ask for on this device, beside what is reserved."""
     import cupy
 
-    return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - RESERVED_SHARED
+    return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - reserved
 
 
 def with_shared(kernel: Any, size: int) -> Any:
@@ -310,7 +315,7 @@ def serves(rows: Array) -> bool:
 
 
 def _runs(rows: Array, wide: bool = False) -> Runs | None:
-    return runs_of(rows.shape[0], rows.element_size(), most_shared(rows.device), wide)
+    return runs_of(rows.shape[0], rows.element_size(), most_shared(rows.device, 1024), wide)
 
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:

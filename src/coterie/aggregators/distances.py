@@ -33,6 +33,8 @@ COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
+NEAR = 30.0
+"""Rows beyond this many median distances from the centre are compared by differences, wherever that costs more."""
 Four = tuple[np.floating, np.floating, np.floating, np.floating]
 
 
@@ -86,8 +88,7 @@ def squared_distances(updates: Array) -> Floats:
     lower = np.zeros((rows, rows))
     if is_numpy_array(updates) or (is_torch_array(updates) and updates.device.type == "cpu"):
         values = native(updates)
-        if values.strides[1] != values.itemsize:
-            values = np.ascontiguousarray(values)
+        values = np.ascontiguousarray(values)  # the kernel is fast on nothing else
         step = max(BLOCK, -(-values.shape[1] // PARTS))
         ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
         parts = [np.zeros((rows, rows)) for _ in ranges]
@@ -115,7 +116,7 @@ def _squared_distances_on_gpu(updates: Array) -> Floats:
     away = np.diag(gram)
     with np.errstate(invalid="ignore"):
         between: Floats = np.maximum(away + away[:, None] - 2 * gram, 0.0)
-    near = FARTHEST**2 * typical_distance(np.nan_to_num(away, nan=np.inf))
+    near = NEAR**2 * typical_distance(np.nan_to_num(away, nan=np.inf))
     for i in np.flatnonzero(~(away <= near)):
         exact = as_numpy(xp.sum(xp.astype(updates - updates[i], xp.float64) ** 2, axis=1))
         between[i], between[:, i] = exact, exact

@@ -2,16 +2,18 @@
 
 As on a GPU (`coterie.aggregators.cuda`), with a vector register in the place of a thread: some columns of all rows are
 loaded, run through the comparators as minima and maxima between registers, and summed; nothing but the result is
-written. So few rows take no longer than reading them. LLVM needs tens of milliseconds for a program, which only large
-arrays repay. The result has the same bits as that of `order_statistics`.
+written. So few rows take no longer than reading them. LLVM needs tens of milliseconds for a program, so there is one
+only for what has been asked for often enough. The result has the same bits as that of `order_statistics`.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,10 @@ from numpy.typing import NDArray
 
 from coterie.arrays import Ints
 
-MOST_ROWS = 128
-"""More have too few registers between them, and LLVM takes seconds."""
-REPAID_BY = 1 << 14
-"""Values for each comparator, which costs LLVM some 0.2 ms: so many repay it within some ten calls."""
+MOST_ROWS = 64
+"""More do not fit into registers, and gain little."""
+REPAID_BY = 1 << 19
+"""Values for each comparator, which costs LLVM some 0.3 ms: about what a program saves on so many."""
 PLACE = ir.IntType(64)
 
 
@@ -49,14 +51,10 @@ def vector_bytes() -> int:
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
-def serves(rows: NDArray[Any], count: int, comparators: int) -> bool:
-    """Whether a program for `count` of these rows is possible, and worth the while."""
-    return (
-        2 <= count <= MOST_ROWS
-        and rows.strides[1] == rows.itemsize
-        and rows.shape[1] * rows.itemsize >= vector_bytes()
-        and count * rows.shape[1] >= REPAID_BY * comparators
-    )
+def serves(rows: NDArray[Any], count: int) -> bool:
+    """Whether a program for `count` of these rows is possible."""
+    beside = rows.strides[1] == rows.itemsize
+    return 2 <= count <= MOST_ROWS and beside and rows.shape[1] * rows.itemsize >= vector_bytes()
 
 
 def source(pairs: NDArray[np.int32], rows: int, low: int, high: int, dtype: str, width: int) -> str:
@@ -89,7 +87,7 @@ def source(pairs: NDArray[np.int32], rows: int, low: int, high: int, dtype: str,
     column = b.phi(PLACE)
     column.add_incoming(first, entry)
     offset = b.mul(column, PLACE(size))
-    values = [b.load(b.inttoptr(b.add(start, offset), vector.as_pointer()), align=size) for start in starts]
+    values = [b.load(b.inttoptr(b.add(start, offset), vector.as_pointer()), align=1) for start in starts]
     unknown = ir.Constant(ir.VectorType(ir.IntType(1), width), [False] * width)
     for value in values:
         unknown = b.or_(unknown, b.fcmp_unordered("uno", value, value))
@@ -117,7 +115,7 @@ def source(pairs: NDArray[np.int32], rows: int, low: int, high: int, dtype: str,
     found.add_incoming(mended, rare)
     narrow = b.fptrunc(found, vector) if dtype == "float32" else found
     told = b.select(unknown, ir.Constant(vector, [float("nan")] * width), narrow)
-    b.store(told, b.inttoptr(b.add(out, offset), vector.as_pointer()), align=size)
+    b.store(told, b.inttoptr(b.add(out, offset), vector.as_pointer()), align=1)
     after = b.add(column, PLACE(width))
     column.add_incoming(after, store)
     b.cbranch(b.icmp_signed("<", after, last), turn, done)
@@ -155,3 +153,25 @@ def mean_of_columns(
     program.call(addresses.ctypes.data, first, whole, out.ctypes.data)
     if whole < last:
         program.call(addresses.ctypes.data, last - width, last, out.ctypes.data)
+
+
+class Programs:
+    """The programs that have paid, or will: one is compiled when as many values have gone by as would have repaid it.
+
+    So whatever comes, waiting and compiling cost no more than twice what the better of the two would have.
+    """
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.seen: Counter[tuple[int, int, int, str]] = Counter()
+        self.known: dict[tuple[int, int, int, str], Program] = {}
+
+    def get(self, pairs: NDArray[np.int32], rows: int, low: int, high: int, values: NDArray[Any]) -> Program | None:
+        """The program for `rows` of the given values; None while there is none."""
+        name = rows, low, high, values.dtype.name
+        if name not in self.known and len(pairs) and serves(values, rows):
+            with self.lock:
+                self.seen[name] += rows * values.shape[1]
+                if name not in self.known and self.seen[name] > REPAID_BY * len(pairs):
+                    self.known[name] = compiled_program(pairs, rows, low, high, values.dtype.name)
+        return self.known.get(name) if serves(values, rows) else None

@@ -4,7 +4,8 @@ Median, trimmed mean and mean are this one primitive with different ranks. On a 
 blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
 algorithm 5.2.2M), less the comparators that the requested ranks do not need. A comparator is a minimum and
 a maximum of two rows of the block, so it works on all lanes at once in SIMD registers. Columns are
-independent: the result does not depend on the number of threads.
+independent: the result does not depend on the number of threads. What few rows ask for again and again becomes straight
+machine code (`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ NETWORK_ROWS = 2048
 """Up to this many rows the network wins; beyond, each column is sorted by itself."""
 THREAD_ELEMENTS = 1 << 19
 """Values worth a thread of their own."""
+PROGRAMS = machine_code.Programs()
 
 
 @compiled
@@ -191,11 +193,6 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     return pairs
 
 
-@cache
-def _program(rows: int, low: int, high: int, dtype: str) -> machine_code.Program:
-    return machine_code.compiled_program(network(rows, low, high), rows, low, high, dtype)
-
-
 def sorting_network(rows: int) -> NDArray[np.int32]:
     """The whole network as (comparators, 2) row pairs: every rank ends in its place."""
     pairs: NDArray[np.int32] = _merge_exchange(rows)
@@ -213,11 +210,12 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
     count, columns = len(members), rows.shape[1]
     pairs = network(count, low, high)
     sort = count > NETWORK_ROWS and high - low < count
-    if len(pairs) and machine_code.serves(rows, count, len(pairs)):
-        program = _program(count, low, high, rows.dtype.name)
-        kernel: Callable[..., None] = partial(machine_code.mean_of_columns, program, rows, members)
-    else:
-        kernel = partial(_columns, rows, members, pairs, sort, low, high)
+    program = PROGRAMS.get(pairs, count, low, high, rows)
+    kernel: Callable[..., None] = (
+        partial(_columns, rows, members, pairs, sort, low, high)
+        if program is None
+        else partial(machine_code.mean_of_columns, program, rows, members)
+    )
     parts = min(available_cores(), 1 + count * columns // THREAD_ELEMENTS)
     if parts == 1:
         kernel((0, columns), out)
@@ -246,6 +244,8 @@ def mean_between_ranks(rows: Array, low: int, high: int, members: Ints | None = 
     count = rows.shape[0] if members is None else len(members)
     if not 0 <= low < high <= count:
         raise ValueError(f"ranks must satisfy 0 <= low < high <= rows, got [{low}, {high}) of {count} rows")
+    if members is not None and not 0 <= members.min() <= members.max() < rows.shape[0]:
+        raise ValueError(f"members must be rows from 0 to {rows.shape[0] - 1}")
     xp = namespace(rows)
     if xp.isdtype(rows.dtype, "complex floating"):
         raise ValueError(f"updates must be real numbers, got {rows.dtype}")

@@ -134,9 +134,9 @@ def _ask(
 
 
 def standard_errors(accepted: Accepted, steps: Floats) -> Floats:
-    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median; 0 without any.
+    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median.
 
-    A single reply shows no noise: the q of the other clusters, their median, stands for its own.
+    One reply shows no noise, nor do none: the q of the other clusters, their median, stands for their own.
     """
     counts, squares = np.bincount(accepted.labels, minlength=len(steps)), np.zeros(len(steps))
     updates = as_numpy(accepted.updates)
@@ -144,7 +144,7 @@ def standard_errors(accepted: Accepted, steps: Floats) -> Floats:
         rows = updates[accepted.labels == j]
         squares[j] = np.median(((rows - as_numpy(median(rows))) ** 2).sum(axis=1))
     if (counts > 1).any():
-        squares[counts == 1] = np.median(squares[counts > 1])
+        squares[counts <= 1] = np.median(squares[counts > 1])
     errors: Floats = steps * np.sqrt(squares / np.maximum(counts, 1))
     return errors
 

@@ -35,7 +35,9 @@ def up(
     config: Annotated[Path | None, typer.Option(help="A TOML file as `coterie config` prints it.")] = None,
     changes: Overrides = None,
     method: Annotated[str, typer.Option(help="What the server plays.")] = "coterie",
-    features: Annotated[int, typer.Option(help="Feature columns of the sites' files, an intercept included.")] = 0,
+    features: Annotated[
+        int, typer.Option(help="Feature columns of the sites' files, an intercept included, if not named.")
+    ] = 0,
     deadline: Annotated[float, typer.Option(help="Seconds that a site has for an answer.")] = 60.0,
     insecure: Annotated[bool, typer.Option("--insecure", help="No certificates, no keys: for a trial only.")] = False,
 ) -> None:
@@ -50,8 +52,11 @@ def up(
     except ImportError:
         raise ValueError(FLOWER) from None
     chosen = read_config(config, changes or [])
-    if chosen.problem.kind == "folder" and features < 1:
-        raise ValueError("--features: say how many feature columns the sites' files have")
+    if chosen.problem.kind == "folder" and features < 1 and not chosen.problem.columns:
+        raise ValueError(
+            'problem.columns: name the sites\' feature columns, e.g. --set \'problem.columns=["age", "dose"]\', or say'
+            " --features how many there are, in the same order everywhere"
+        )
     page = prepare(
         out,
         chosen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,20 @@ Table = tuple[list[str], NDArray[np.float64]]
 
 
 def read_folder(
-    path: str | Path, target: str | None = "y", *, intercept: bool = False, dtype: DTypeLike = np.float32
+    path: str | Path,
+    target: str | None = "y",
+    *,
+    columns: Sequence[str] = (),
+    intercept: bool = False,
+    dtype: DTypeLike = np.float32,
 ) -> Clients:
     """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file; or one file.
 
-    Every file has the same columns. The column `target` is what to predict; the others, in the order of
-    the first file, are the features, and `intercept` adds a column of ones. `target=None` takes all
-    columns as samples (mean estimation). In an `.npz` file every array is a column (n,) or a group of
-    columns (n, p). What cannot be read is a ValueError that names file, column and row.
+    The column `target` is what to predict, `columns` are the features, in that order; what else a file has is not read.
+    Without `columns` every file has the same, and all but the target are features, in the order of the first file.
+    `intercept` adds a column of ones. `target=None` takes all as samples (mean estimation). In an `.npz` file every
+    array is a column (n,), or a group of columns (n, p) that are called `name[0]`, `name[1]`, …. What cannot be read is
+    a ValueError that names file, column and row.
     """
     folder = Path(path)
     if not folder.is_dir() and not folder.is_file():
@@ -35,18 +42,21 @@ def read_folder(
     files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
     if not files:
         raise ValueError(f"{folder}: holds no client file ({', '.join(SUFFIXES)})")
-    columns: list[str] = []
+    wanted = [*columns, *([] if target is None else [target])] if columns else []
+    if len(set(wanted)) != len(wanted):
+        raise ValueError("columns: each feature once, and the target is none of them")
+    order = wanted
     features, targets, sizes = [], [], []
     for file in files:
-        names, values = _read(file, dtype)
-        columns = columns or names
-        values = values[:, _matching_columns(file, names, columns, files[0].name)]
+        names, values = _read(file, dtype, wanted)
+        order = order or names
+        values = values[:, _matching_columns(file, names, order, files[0].name)]
         if target is None:
             features.append(values)
-        elif target not in columns:
-            raise ValueError(f"{file}: no column {target!r}; it has {', '.join(columns)}")
+        elif target not in order:
+            raise ValueError(f"{file}: no column {target!r}; it has {', '.join(order)}")
         else:
-            place = columns.index(target)
+            place = order.index(target)
             features.append(np.delete(values, place, axis=1))
             targets.append(values[:, place])
         sizes.append(len(values))
@@ -69,9 +79,13 @@ def _matching_columns(file: Path, names: list[str], columns: list[str], first: s
     return [names.index(name) for name in columns]
 
 
-def _read(file: Path, dtype: DTypeLike) -> Table:
+def _read(file: Path, dtype: DTypeLike, wanted: Sequence[str]) -> Table:
+    """wanted: the columns to read; none for all."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-    names, values = readers[file.suffix.lower()](file)
+    names, values = readers[file.suffix.lower()](file, wanted)
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"{file}: no column {name!r}")
     if len(set(names)) != len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{file}: column {repeated!r} appears twice")
@@ -89,7 +103,7 @@ def _refuse_first(file: Path, names: list[str], values: NDArray[Any], wrong: NDA
         raise ValueError(f"{file}: column {names[column]!r}, row {row + 1}: {values[row, column]} {why}")
 
 
-def _read_csv(file: Path) -> Table:
+def _read_csv(file: Path, wanted: Sequence[str]) -> Table:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
@@ -102,6 +116,9 @@ def _read_csv(file: Path) -> Table:
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise ValueError(f"{file}: row {number} has {len(row)} cells, the header names {len(names)} columns")
+    if wanted:
+        places = [place for place, name in enumerate(names) if name in wanted]
+        names, rows = [names[place] for place in places], [[row[place] for place in places] for row in rows]
     try:
         return names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     except ValueError:  # name the first cell that is to blame
@@ -120,7 +137,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_parquet(file: Path) -> Table:
+def _read_parquet(file: Path, wanted: Sequence[str]) -> Table:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -130,23 +147,27 @@ def _read_parquet(file: Path) -> Table:
         table = parquet.read_table(file)
     except (OSError, arrow.ArrowException) as error:
         raise ValueError(f"{file}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+    names = [name for name in table.column_names if not wanted or name in wanted]
     columns = []
-    for name in table.column_names:
+    for name in names:
         column = table[name]
         if not (arrow.types.is_integer(column.type) or arrow.types.is_floating(column.type)):
             raise ValueError(f"{file}: column {name!r}, row 1: holds {column.type}, not numbers")
         columns.append(column.to_numpy(zero_copy_only=False).astype(np.float64))  # a null becomes NaN
-    return list(table.column_names), _stack(columns)
+    return names, _stack(columns)
 
 
-def _read_npz(file: Path) -> Table:
+def _read_npz(file: Path, wanted: Sequence[str]) -> Table:
     names: list[str] = []
+    groups = {name.partition("[")[0] for name in wanted}
     columns: list[NDArray[Any]] = []
     try:
         if not zipfile.is_zipfile(file):
             raise ValueError("it is not a zip archive of arrays")
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             for name in arrays.files:
+                if wanted and name not in groups:
+                    continue
                 values = arrays[name]
                 if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub" or values.ndim not in (1, 2):
                     raise ValueError(f"array {name!r} must hold numbers, shape (n,) or (n, p)")
@@ -157,7 +178,8 @@ def _read_npz(file: Path) -> Table:
         raise ValueError(f"{file}: cannot be read as .npz ({error})") from None
     if len({len(column) for column in columns}) > 1:
         raise ValueError(f"{file}: its arrays differ in their number of rows")
-    return names, _stack(columns)
+    chosen = [place for place, name in enumerate(names) if not wanted or name in wanted]
+    return [names[place] for place in chosen], _stack([columns[place] for place in chosen])
 
 
 def _stack(columns: list[NDArray[Any]]) -> NDArray[np.float64]:

@@ -94,6 +94,9 @@ class Folder(Clustered):
         "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
     )
     target: str = Field("y", description="name of the target column (not used by the mean task)")
+    columns: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="the feature columns, in this order; empty: all beside the target, as the first file has them"
+    )
     classes: int = Field(2, ge=2, description="number of classes of the softmax task")
     intercept: bool = Field(False, description="add a feature that is always 1")
 

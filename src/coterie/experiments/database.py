@@ -97,7 +97,7 @@ class Database:
         with self._reported():
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = self._connected()
+            self.connection = self._connected(create)
             tables = {
                 name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -107,12 +107,12 @@ class Database:
                 self._prepare()
             self.connection.execute("SELECT key FROM results LIMIT 1").fetchone()
 
-    def _connected(self) -> sqlite3.Connection:
-        """Where nobody can write, and no log of changes lies beside the file, it is read as it stands."""
-        log = self.path.with_name(f"{FILE}-wal")
-        if self.path.is_file() and not os.access(self.path.parent, os.W_OK) and not log.exists():
-            place = f"{self.path.resolve().as_uri()}?immutable=1"
-            return sqlite3.connect(place, uri=True, isolation_level=None)
+    def _connected(self, create: bool) -> sqlite3.Connection:
+        """Where one cannot write, and no log of changes lies beside the file, it is read as it stands."""
+        place = self.path.resolve()  # where the log would be
+        log = place.with_name(f"{place.name}-wal")
+        if not create and not os.access(place.parent, os.W_OK) and not log.exists():
+            return sqlite3.connect(f"{place.as_uri()}?immutable=1", uri=True, isolation_level=None)
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
     def _prepare(self) -> None:

@@ -71,7 +71,7 @@ def attack_of(row: Row) -> str:
 
 
 def models_report(found: Mapping[str, Sequence[Row]]) -> str:
-    """Markdown: a table for each setting, and one for random starts."""
+    """Markdown: a table for each setting, one with momentum, and one for random starts."""
     asked = [*found.get("honest", ()), *found.get("attacked", ())]
     parts = {
         "From a start found by asking": asked,

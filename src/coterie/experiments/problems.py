@@ -49,8 +49,7 @@ def federation(problem: Problem, rng: Generator) -> Federation:
     if isinstance(problem, Images):
         return _images(problem, rng)
     if isinstance(problem, Folder):
-        target = None if problem.task == "mean" else problem.target
-        return Federation(read_folder(problem.path, target, intercept=problem.intercept, dtype=problem.dtype))
+        return Federation(own_clients(problem, problem.path))
     make: Callable[..., Federation]
     if isinstance(problem, MixedRegression):
         make = partial(mixed_regression, noise_variance=problem.noise_variance)
@@ -68,6 +67,12 @@ def federation(problem: Problem, rng: Generator) -> Federation:
         shares=None if problem.shares == "equal" else problem.shares,
         dtype=problem.dtype,
     )
+
+
+def own_clients(problem: Folder, place: str) -> Clients:
+    """The user's clients, from a folder or one file."""
+    target = None if problem.task == "mean" else problem.target
+    return read_folder(place, target, columns=problem.columns, intercept=problem.intercept, dtype=problem.dtype)
 
 
 def _images(problem: Images, rng: Generator) -> Federation:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.numpy import save
 
 from coterie.attacks import Attack
-from coterie.data import Clients, read_folder
+from coterie.data import Clients
 from coterie.experiments import problems, tables
 from coterie.experiments.config import NEEDS_TRUTH, Config, Folder, Images
 from coterie.experiments.reading import read_config
@@ -38,8 +38,9 @@ SETTINGS: dict[str, Any] = {
 def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     """The server's and the sites' app for a configuration as `coterie config` prints it.
 
-    With problem.kind = "folder" every site reads the file that its node configuration names (`data="…"`), and the run
-    says how many `features` it has (an intercept counts). With a synthetic problem a site is one of its clients, by
+    With problem.kind = "folder" every site reads the file that its node configuration names (`data="…"`), of it the
+    `problem.columns`; where these are not named, the run says how many `features` there are (an intercept counts), and
+    all sites must have them in the same order. With a synthetic problem a site is one of its clients, by
     `partition-id`, Byzantine ones included: a rehearsal. The server keeps its rounds, its audit and, at the end,
     `centres.safetensors` in `folder`, and goes on there when it is started again.
     """
@@ -56,9 +57,7 @@ def _server(config: Config) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         settings = SETTINGS | {key: value for key, value in context.run_config.items() if key in SETTINGS}
         method, places = str(settings["method"]), int(settings["places"])
-        features = (
-            int(settings["features"]) if isinstance(config.problem, Folder) else getattr(config.problem, "dim", 0)
-        )
+        features = _features(config, int(settings["features"]))
         if features < 1:
             raise ValueError("features: the run must say how many feature columns the sites' files have")
         if method in (*NEEDS_TRUTH, "local"):
@@ -90,6 +89,14 @@ def _server(config: Config) -> ServerApp:
     return app
 
 
+def _features(config: Config, told: int) -> int:
+    """The columns that a model has a weight for; told: by the run."""
+    problem = config.problem
+    if isinstance(problem, Folder):
+        return len(problem.columns) + problem.intercept if problem.columns else told
+    return int(getattr(problem, "dim", 0))
+
+
 @lru_cache(maxsize=1)
 def _rehearsal(config_json: str) -> Any:
     config = Config.model_validate_json(config_json)
@@ -102,9 +109,7 @@ def _task(config: Config, context: Context) -> Task:
     if isinstance(problem, Folder):
         if "data" not in context.node_config:
             raise ValueError("node configuration: data must name this site's file")
-        target = None if problem.task == "mean" else problem.target
-        place = str(context.node_config["data"])
-        return problems.task(problem, read_folder(place, target, intercept=problem.intercept, dtype=problem.dtype))
+        return problems.task(problem, problems.own_clients(problem, str(context.node_config["data"])))
     return problems.task(problem, _rehearsal(config.model_dump_json()).clients.take([_partition(context)]))
 
 

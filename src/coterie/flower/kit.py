@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
+import shlex
 import socket
 import stat
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.experiments.config import ROBUST_STARTS, Config
+from coterie.experiments.config import ROBUST_STARTS, Config, Folder
 from coterie.experiments.reading import as_toml
 from coterie.experiments.store import write_atomically
 
@@ -71,16 +72,16 @@ def prepare(
     _script(server / "run.sh", _run())
     if host not in LOOPBACK:
         write_atomically(server / "nginx.conf", _proxy(host, port, inside, insecure).encode())
+    samples = _samples(config)
     for i, name in enumerate(sites):
         site = place / name
-        data = 'data="DATA"' if config.problem.kind == "folder" else f"partition-id={i}"
-        _script(site / "start.sh", _start_site(host, port, data, insecure, config.problem.kind == "folder"))
+        _script(site / "start.sh", _start_site(host, port, f"partition-id={i}", insecure, samples))
         if authority is not None:
             write_atomically(site / "ca.pem", authority.certificate_pem)
             private, public = node_key()
             _secret(site / "node.key", private)
             write_atomically(server / "nodes" / f"{name}.pub", public)
-    write_atomically(place / "README.md", _readme(sites, host, port, insecure).encode())
+    write_atomically(place / "README.md", _readme(sites, host, port, insecure, samples).encode())
     return place / "README.md"
 
 
@@ -278,16 +279,25 @@ exec flwr run ../app here --stream --run-config "folder='$PWD/federation' $*"
 """
 
 
-def _start_site(host: str, port: int, data: str, insecure: bool, needs_data: bool) -> str:
+def _samples(config: Config) -> str:
+    """What a site brings; nothing to a rehearsal."""
+    problem = config.problem
+    if not isinstance(problem, Folder):
+        return ""
+    target = [] if problem.task == "mean" else [problem.target]
+    names = f"the columns {', '.join([*problem.columns, *target])}" if problem.columns else "this site's samples"
+    return f".csv, .parquet or .npz with {names}"
+
+
+def _start_site(host: str, port: int, rehearsal: str, insecure: bool, samples: str) -> str:
+    """samples: the file that the site needs; without one it plays a part of the rehearsal."""
     safe = "--insecure" if insecure else "--root-certificates ca.pem --auth-supernode-private-key node.key"
-    check = (
-        '[ -n "$1" ] || { echo "usage: $0 FILE (.csv, .parquet or .npz with this site\'s samples)" >&2; exit 2; }\n'
-        if needs_data
-        else ""
-    )
-    settings = data.replace("DATA", "$file") if needs_data else data
-    find = 'file="$(realpath "$1")"\n' if needs_data else ""
-    quoted = settings.replace('"', '\\"')
+    check = find = ""
+    settings = rehearsal
+    if samples:
+        check = f'[ -n "$1" ] || {{ echo "usage: $0 FILE:" {shlex.quote(samples)} >&2; exit 2; }}\n'
+        find = 'file="$(realpath "$1")"\n'
+        settings = 'data=\\"$file\\"'
     return f"""#!/bin/sh
 # This site's part of the federation. It only ever calls out, to {host}:{port}. It comes back by itself when it dies;
 # the server may count on the one before for another minute, and refuses the new one until then.
@@ -296,7 +306,7 @@ def _start_site(host: str, port: int, data: str, insecure: bool, needs_data: boo
 trap 'kill "$node" 2>/dev/null; wait "$node"; exit 130' INT TERM
 while :; do
     flower-supernode --superlink {host}:{port} {safe} \\
-        --port "${{RUNTIME_PORT:-9094}}" --node-config "{quoted}" &
+        --port "${{RUNTIME_PORT:-9094}}" --node-config "{settings}" &
     node=$!
     wait "$node" && exit 0
     echo "The site's process ended or was refused; again in 5 s (Ctrl-C to stop)." >&2
@@ -339,7 +349,7 @@ http {{
 """
 
 
-def _readme(sites: Sequence[str], host: str, port: int, insecure: bool) -> str:
+def _readme(sites: Sequence[str], host: str, port: int, insecure: bool, samples: str) -> str:
     warning = (
         "**Without certificates and keys: anybody can read along, join and run what he likes. For a trial only.**\n\n"
         if insecure
@@ -354,6 +364,7 @@ def _readme(sites: Sequence[str], host: str, port: int, insecure: bool) -> str:
             f" It listens on loopback.\n   nginx, with `server/nginx.conf`, listens on port {port}: it lets sites "
             "through, and nobody to Flower's\n   control API. Open no other port."
         )
+    start = f"`./start.sh FILE` ({samples})" if samples else "`./start.sh`"
     keep = "" if insecure else "- `offline/`: the authority's key. Needed only to sign again; keep it off line.\n"
     return f"""# A federation of {len(sites)} sites
 
@@ -362,7 +373,7 @@ def _readme(sites: Sequence[str], host: str, port: int, insecure: bool) -> str:
 {keep}
 1. On all machines: Python 3.11 or later and `pip install 'coterie[flower]'`.
 2. On the server: `server/start.sh`, until it says "Ready for the sites".{proxy}
-3. At every site: `./start.sh`, with its file of samples where it has one. It calls {host}:{port} and stays.
+3. At every site: {start}. It calls {host}:{port} and stays.
 4. On the server: `server/run.sh`. It waits for the sites, runs to the end, and leaves `server/federation/`: the models
    (`centres.safetensors`), the state after the last round, and the audit; `coterie audit server/federation` reads it.
    `coterie federate watch server/federation`, in another terminal, shows how it goes.
