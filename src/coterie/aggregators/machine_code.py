@@ -26,6 +26,8 @@ MOST_ROWS = 64
 """More do not fit into registers, and gain little."""
 REPAID_BY = 1 << 19
 """Values for each comparator, which costs LLVM some 0.3 ms: about what a program saves on so many."""
+FEWEST_VALUES = 1 << 17
+"""What takes a tenth of a millisecond anyway."""
 PLACE = ir.IntType(64)
 
 
@@ -52,7 +54,7 @@ def vector_bytes() -> int:
 
 
 def serves(rows: NDArray[Any], count: int) -> bool:
-    """Whether a program for `count` of these rows is possible."""
+    """Whether a program can read `count` of these rows."""
     beside = rows.strides[1] == rows.itemsize
     return 2 <= count <= MOST_ROWS and beside and rows.shape[1] * rows.itemsize >= vector_bytes()
 
@@ -168,10 +170,12 @@ class Programs:
 
     def get(self, pairs: NDArray[np.int32], rows: int, low: int, high: int, values: NDArray[Any]) -> Program | None:
         """The program for `rows` of the given values; None while there is none."""
+        if rows * values.shape[1] < FEWEST_VALUES or not len(pairs) or not serves(values, rows):
+            return None
         name = rows, low, high, values.dtype.name
-        if name not in self.known and len(pairs) and serves(values, rows):
+        if name not in self.known:
             with self.lock:
                 self.seen[name] += rows * values.shape[1]
                 if name not in self.known and self.seen[name] > REPAID_BY * len(pairs):
                     self.known[name] = compiled_program(pairs, rows, low, high, values.dtype.name)
-        return self.known.get(name) if serves(values, rows) else None
+        return self.known.get(name)
