@@ -136,7 +136,7 @@ def test_a_round_is_torch_s_own_sgd(
     answered = found.respond(centres, assign)
     assert found._slopes is perceptron_slopes
     assert len(found._pieces()) > 1
-    sparse = [made for (what, _, _), (_, made) in found._made.items() if what == "sparse"]
+    sparse = [made for (what, _, _), (_, made) in found._kept.made.items() if what == "sparse"]
     assert all((made is not None) == (share < 0.3) for made in sparse)
     assert torch.get_num_threads() == 2  # as before
     losses = found.losses(centres)

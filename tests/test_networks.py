@@ -149,7 +149,7 @@ def test_pieces_that_fit_into_memory_give_the_same(
     found = task([8] * 9, training)
     points = centres(found, 2)
     whole = found.respond(points, assign)
-    monkeypatch.setattr("coterie.tasks.networks.PIECE_BYTES", 4 * 4 * found.dim * 2)
+    monkeypatch.setattr("coterie.tasks.pieces.PIECE_BYTES", 4 * 4 * found.dim * 2)
     found = task([8] * 9, training)
     assert len(found._pieces()) > 3
     pieces = found.respond(points, assign)

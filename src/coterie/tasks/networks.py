@@ -10,10 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch.func import functional_call, grad, vmap
 from coterie.arrays import Floats, Ints, as_numpy
 from coterie.data import Clients
 from coterie.data.clients import Block
+from coterie.tasks import pieces
 from coterie.tasks.dual import Head, Layout, LocalTraining, Losses, Slopes, layout_of, slopes_of, trained
 from coterie.tasks.network_kernels import (
     SparseSamples,
@@ -32,23 +32,18 @@ from coterie.tasks.network_kernels import (
     perceptron_slopes,
     sparse_samples,
 )
+from coterie.tasks.pieces import Found, Kept
 from coterie.tasks.task import Choice, Response
 
 __all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
 
-PIECE_BYTES = 1 << 28
-"""What a piece of a block may take on a CPU: samples, activations, and some copies of a model for each client."""
 CACHED_BYTES = 1 << 25
-"""The same where kernels do most of the work: then smaller pieces cost nothing, and stay in the cache."""
+"""Of a piece where kernels do most of the work: then smaller ones cost nothing, and stay in the cache."""
 WIDE = 32
 """Outputs of the first layer from which on it pays to leave out the zeros of the samples."""
-CUDA_SHARE = 16
-"""On a GPU a piece may take one part of this many of the free memory."""
 MODEL_COPIES = 4
 ACTIVATIONS = 4
 """How many times the memory of its samples a pass over them takes, roughly."""
-
-Found = TypeVar("Found")
 
 
 def module(
@@ -105,9 +100,7 @@ class NetworkTask:
     training: LocalTraining | None = None
     origin: Tensor | None = field(default=None, repr=False)
     fit: LocalTraining | None = None
-    _made: dict[tuple[str, int, int], tuple[int, Any]] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
+    _kept: Kept = field(init=False, default_factory=Kept, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.clients.targets is None:
@@ -176,7 +169,7 @@ class NetworkTask:
         """(n, …): what a centre's model says about (n, columns) samples."""
         with torch.no_grad():
             parameters = self.layout.unflatten(centre)
-            step = max(1, _room(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
+            step = max(1, pieces.room(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
             parts = [self._apply(parameters, features[i : i + step]) for i in range(0, len(features), step)]
             return torch.cat(parts)
 
@@ -326,17 +319,7 @@ class NetworkTask:
         """The samples in sparse form, where that pays; kept for the next round."""
         if not self._by_kernel or self._head is None or self._head.width < WIDE:
             return None
-        return self._kept("sparse", block, lambda: sparse_samples(block.features))
-
-    def _kept(self, what: str, block: Block, make: Callable[[], Found]) -> Found:
-        """What was made of a block's samples, unless they have changed since."""
-        samples = self.clients.features
-        version = 0 if samples.is_inference() else samples._version
-        place = what, block.start, block.stop
-        if place not in self._made or self._made[place][0] != version:
-            self._made[place] = version, make()
-        found: Found = self._made[place][1]
-        return found
+        return self._kept.get("sparse", self.clients.features, block, lambda: sparse_samples(block.features))
 
     def _in_dual(self, samples: int, training: LocalTraining | None) -> bool:
         """Whether a client with so many samples trains in dual form; then so does one with fewer."""
@@ -344,36 +327,17 @@ class NetworkTask:
 
     def _gram(self, head: Head, block: Block) -> Tensor:
         """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
-        found: Tensor = self._kept("products", block, lambda: block.features @ block.features.mT + float(head.bias))
-        return found
+        samples: Tensor = block.features
+        return self._kept.get("products", self.clients.features, block, lambda: samples @ samples.mT + float(head.bias))
 
     def _each_piece(self, work: Callable[[Block], Found]) -> list[Found]:
-        """What `work` gives for every piece.
-
-        Kernels do without the interpreter, so pieces run beside each other, a core for each: torch's own threads would
-        share out every single operator and in between keep the cores busy with waiting. (Other modules must not:
-        `functional_call` puts its parameters into the one module that there is.)
-        """
-        pieces, cores = self._pieces(), torch.get_num_threads()
-        if cores == 1 or len(pieces) == 1 or not self._by_kernel:
-            return [work(piece) for piece in pieces]
-        inference = torch.is_inference_mode_enabled()
-
-        def alone(piece: Block) -> Found:  # a thread begins without the modes of its caller
-            with torch.inference_mode(inference), torch.no_grad():
-                return work(piece)
-
-        try:
-            with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-                return list(threads.map(alone, pieces))
-        finally:
-            torch.set_num_threads(cores)  # 1 would stay the number of all threads that begin later
+        return pieces.each(work, self._pieces(), self._by_kernel)
 
     def _pieces(self) -> list[Block]:
         """Blocks of as many clients as fit into memory with a model each; for kernels, into a core's share of cache."""
         most = int(self.clients.sizes.max())
         each = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * most * self.clients.dim)
-        room = CACHED_BYTES if self._by_kernel else _room(self.clients.features.device)
+        room = CACHED_BYTES if self._by_kernel else pieces.room(self.clients.features.device)
         together = max(1, room // each)
         return list(self.clients.blocks(together * most * self.clients.dim))
 
@@ -388,13 +352,6 @@ class NetworkTask:
 
     def curvatures(self) -> Floats:
         raise ValueError("algorithm.step: a module has no curvature to judge a step by; give a number")
-
-
-def _room(device: torch.device) -> int:
-    """Bytes for a piece."""
-    if device.type != "cuda":
-        return PIECE_BYTES
-    return max(PIECE_BYTES, torch.cuda.mem_get_info(device)[1] // CUDA_SHARE)  # of all: the same pieces in every round
 
 
 def _targets(block: Block) -> Any:
