@@ -284,6 +284,7 @@ def test_a_command_line_that_is_not_understood_gets_one_line(arguments: list[str
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("coterie: ")
     assert named in done.stderr
+    assert done.stderr.count("Did you mean") <= 1
 
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -119,7 +120,8 @@ def entry() -> None:
 def _fail_to_understand(mistake: Any) -> None:
     """Say what is wrong with the command line; mistake: the parser's, whose class differs from version to version."""
     place = getattr(getattr(mistake, "ctx", None), "command_path", "coterie")
-    message = " ".join(mistake.format_message().split())
+    sentences = re.split(r"(?<=[.?])\s+", " ".join(mistake.format_message().split()))
+    message = " ".join(dict.fromkeys(sentences))  # some parsers suggest the same thing twice
     if type(mistake).__name__ == "NoArgsIsHelpError":
         mistake.show()
         raise SystemExit(mistake.exit_code)
