@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from coterie import __version__
@@ -223,8 +226,13 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     centres = load_file(tmp_path / "o" / "centres" / "0.safetensors")["brifca-median"]
     assert sorted(round(float(c), 1) for c in centres[:, 0]) == [-2.0, 2.0]
+    with safe_open(tmp_path / "o" / "centres" / "0.safetensors", "np") as opened:
+        assert opened.metadata() == {"columns": '["dose"]'}
     audit = (tmp_path / "o" / "audit.csv").read_text()
     assert "site03" in audit
+    assert "brifca-median, trial 0:\n" in done.stdout
+    assert re.search(r"cluster \d: site00, site02, site04, site06, site08, site10\n", done.stdout)
+    assert re.search(r"cluster \d: site01, site03, site05, site07, site09, site11\n", done.stdout)
     (tmp_path / "elsewhere").mkdir()
     again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
     assert (again.returncode, again.stderr) == (0, "")
@@ -234,6 +242,26 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2
     assert "site05.csv: column 'response', row 1: 'x' is not a number" in done.stderr
+
+
+def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("raw", "standard"):
+        (tmp_path / kind).mkdir()
+        for site in range(8):
+            dose, age = rng.uniform(0, 10, 60), rng.normal(50, 15, 60)
+            y = (2 * dose + age if site % 2 else 3 * age - dose) + rng.standard_normal(60)
+            columns = [dose, age, y] if kind == "raw" else [(dose - 5) / 3, (age - 50) / 15, y / 50]
+            table = "\n".join(",".join(f"{value:.6g}" for value in row) for row in zip(*columns, strict=True))
+            (tmp_path / kind / f"site{site}.csv").write_text(f"dose,age,y\n{table}\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.intercept=true"]
+    options += ["--method", "coterie", "--trials", "1", "--json"]
+    raw = coterie("run", *options, "--set", "problem.path=raw", cwd=tmp_path)
+    assert raw.returncode == 0
+    assert raw.stderr.startswith("note: problem.columns: they differ in scale, or lie far from 0 (age: mean 49.6,")
+    assert raw.stderr.count("\n") == 1
+    standard = coterie("run", *options, "--set", "problem.path=standard", cwd=tmp_path)
+    assert (standard.returncode, standard.stderr) == (0, "")
 
 
 def test_plan_says_where_there_is_no_guarantee(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,9 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     for row in rows:
         assert row["verdict"] == ("accepted" if row["round"] <= before or row["client"] not in gone(rows) else "silent")
     assert len(gone(rows)) == 1
+    told = coterie("audit", str(out), "--all", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert set(re.findall(r"oslo|bern|rome|stranger", told.stdout)) == set(names)
     for secret in ("oslo/node.key", "server/server.key", "offline/ca.key"):
         assert (place / secret).stat().st_mode & 0o077 == 0
     assert not list((place / "oslo").glob("**/server.key"))

@@ -24,7 +24,7 @@ from coterie.algorithms import ClusteredDescent, State
 from coterie.algorithms.base import Exchange
 from coterie.data import Federation, mixed_regression
 from coterie.flower import ClusteredStrategy, FlowerNetwork, Members, Question, apps, client_app
-from coterie.flower.audit import suspicions
+from coterie.flower.audit import registered, suspicions, whereabouts
 from coterie.flower.checkpoint import Checkpoint, Saved
 from coterie.flower.client import respond_to
 from coterie.flower.messages import read_answer, read_question
@@ -232,6 +232,9 @@ def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray
         with pytest.raises(Killed):
             run(tmp_path / "torn", on_round=kill)
     assert np.array_equal(run(tmp_path / "torn"), whole)
+    run(tmp_path / "named", identity="age, dose")
+    with pytest.raises(ValueError, match="named: holds the rounds of another configuration; move it away"):
+        run(tmp_path / "named", identity="dose, age")
     rows = Checkpoint(tmp_path / "torn").rows()
     assert len(rows) == 6 * CLIENTS
 
@@ -239,6 +242,21 @@ def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray
         return [{k: v for k, v in row.items() if k != "seconds"} for row in Checkpoint(tmp_path / folder).rows()]
 
     assert without_clock("torn") == without_clock("whole")
+
+
+def test_the_audit_knows_sites_and_clusters(tmp_path: Path) -> None:
+    usual = {"node": "17", "verdict": "accepted", "trimmed": 0.1, "distance": 1.0, "fault": "", "round": 1}
+    rows = [{**usual, "client": c, "node": str(17 + c), "label": label} for c, label in enumerate((1, 0, 1, -1))]
+    found = suspicions(rows)
+    assert {one.client: one.cluster for one in found} == {0: 1, 1: 0, 2: 1, 3: -1}
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "oslo.json").write_text('{"success": true, "node-id": 17}')
+    (tmp_path / "nodes" / "rome.json").write_text('{"node-id": "19"}')
+    (tmp_path / "nodes" / "torn.json").write_text('{"node-id"')
+    (tmp_path / "federation").mkdir()
+    names = registered(tmp_path / "federation")
+    assert names == {"17": "oslo", "19": "rome"}
+    assert whereabouts(found, names) == ["in no cluster: 3", "cluster 0: 1", "cluster 1: oslo, rome"]
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ STYLES = {
     "oracle": "black",
 }
 HEADROOM = 30.0
+NAMED_CLIENTS = 40
+"""More have no room for their names."""
 LABELS = {
     "accuracy": "test accuracy",
     "matched_dist": "matched distance to the true centres",
@@ -92,6 +94,7 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
             )
     if metric != "accuracy":
         axes.set_yscale("log")
+    if metric == "matched_dist":  # a movement may well fall to nothing
         _leave_out_divergence(axes)
     axes.set_xlabel("round")
     axes.set_ylabel(LABELS[metric])
@@ -269,8 +272,11 @@ def accuracies(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     _save(figure, path)
 
 
-def audit_map(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent."""
+def audit_map(rows: Sequence[dict[str, Any]], path: str | Path, names: Mapping[str, str] | None = None) -> None:
+    """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent.
+
+    names: of the nodes, where they are known.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -292,7 +298,10 @@ def audit_map(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
         axes.scatter([r + 1 for _, r in refused], [c for c, _ in refused], marker="s", s=6, color="tab:red")
     axes.set_xlabel("round")
     axes.set_ylabel("client")
-    figure.colorbar(drawn, label="distance to the cluster's median, in median distances")
+    known = {row["client"]: (names or {}).get(row["node"], str(row["client"])) for row in rows}
+    if clients <= NAMED_CLIENTS:
+        axes.set_yticks(range(clients), [known.get(client, "") for client in range(clients)], parse_math=False)
+    figure.colorbar(drawn, label="median distances\nfrom the cluster's median")
     _save(figure, path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -91,16 +91,18 @@ def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
     return table
 
 
-def audit_table(found: Sequence[Any]) -> Table:
-    """Clients of a federation, each a `coterie.flower.audit.Suspicion`."""
+def audit_table(found: Sequence[Any], names: Mapping[str, str]) -> Table:
+    """Clients of a federation, each a `coterie.flower.audit.Suspicion`; names: of the nodes, where they are known."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("client", "node", "distance", "trimmed", "refused", "silent"):
+    for name in ("client", "site" if names else "node", "cluster", "distance", "trimmed", "refused", "silent"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("why")
     for one in found:
         away = "-" if math.isnan(one.distance) else f"{one.distance:.1f}"
         shares = (f"{share:.0%}" for share in (one.trimmed, one.refused, one.silent))
-        table.add_row(str(one.client), one.node, away, *shares, escape("; ".join(one.reasons)) or "-")
+        place = "-" if one.cluster < 0 else str(one.cluster)
+        who = escape(names.get(one.node, one.node))
+        table.add_row(str(one.client), who, place, away, *shares, escape("; ".join(one.reasons)) or "-")
     return table
 
 

@@ -175,9 +175,12 @@ def audit(
         Path | None, typer.Option(help="PNG, SVG or PDF: clients by rounds. Default: in FOLDER.")
     ] = None,
 ) -> None:
-    """Say which clients of a federation are worth a look, and why: evidence, not a verdict."""
+    """Say which clients are worth a look, and why (evidence, not a verdict), and who is in which cluster.
+
+    Sites have their names where the server was started by a kit's script, which notes whose key is whose.
+    """
     try:
-        from coterie.flower.audit import suspicions
+        from coterie.flower.audit import registered, suspicions, whereabouts
         from coterie.flower.checkpoint import AUDIT, Checkpoint
     except ImportError:
         raise ValueError(FLOWER) from None
@@ -189,12 +192,13 @@ def audit(
     rows = Checkpoint(folder).rows()
     if not rows:
         raise ValueError(f"{folder}: no round is finished yet")
-    found = suspicions(rows)
+    found, names = suspicions(rows), registered(folder)
     shown = [one for one in found if one.reasons or everyone]
     if shown:
-        output_console().print(audit_table(shown))
+        output_console().print(audit_table(shown, names))
     else:
         print(f"Nobody stands out among {len(found)} clients in {max(row['round'] for row in rows)} rounds.")
+    print(*whereabouts(found, names), sep="\n")
     place = picture or folder / "audit.png"
-    audit_map(rows, place)
+    audit_map(rows, place, names)
     print(place)

@@ -35,16 +35,10 @@ def read_folder(
     array is a column (n,), or a group of columns (n, p) that are called `name[0]`, `name[1]`, …. What cannot be read is
     a ValueError that names file, column and row.
     """
-    folder = Path(path)
-    if not folder.is_dir() and not folder.is_file():
-        raise ValueError(f"{folder}: no such folder")
-    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
-    if not files:
-        raise ValueError(f"{folder}: holds no client file ({', '.join(SUFFIXES)})")
+    files = _files(Path(path))
     wanted = [*columns, *([] if target is None else [target])] if columns else []
     if len(set(wanted)) != len(wanted):
-        raise ValueError("columns: each feature once, and the target is none of them")
+        raise ValueError("problem.columns: each feature once, and the target is none of them")
     order = wanted
     features, targets, sizes = [], [], []
     for file in files:
@@ -67,6 +61,24 @@ def read_folder(
         raise ValueError(f"{files[0]}: no feature column beside the target {target!r}")
     y = np.concatenate(targets).astype(dtype) if targets else None
     return Clients(x.astype(dtype), y, np.array(sizes), tuple(file.stem for file in files))
+
+
+def feature_names(path: str | Path, target: str | None, columns: Sequence[str] = ()) -> list[str]:
+    """What the features of `read_folder` are called, in their order, without the intercept."""
+    if columns:
+        return list(columns)
+    return [name for name in _read(_files(Path(path))[0], np.float64, ())[0] if name != target]
+
+
+def _files(folder: Path) -> list[Path]:
+    """One for each client, in the order of their names."""
+    if not folder.is_dir() and not folder.is_file():
+        raise ValueError(f"{folder}: no such folder or file")
+    inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    files = [file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file()]
+    if not files:
+        raise ValueError(f"{folder}: holds no client file ({', '.join(SUFFIXES)})")
+    return files
 
 
 def _matching_columns(file: Path, names: list[str], columns: list[str], first: str) -> list[int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from coterie import theory
 from coterie.data.generators import byzantine_count
@@ -16,7 +19,11 @@ from coterie.experiments.config import (
     MixedRegression,
     Synthetic,
 )
+from coterie.experiments.problems import own_clients, weight_names
 from coterie.experiments.tables import most_liars
+
+SLOW = 100.0
+"""A condition number beyond which the usual 300 rounds are few."""
 
 
 class Line(NamedTuple):
@@ -74,9 +81,40 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
 def doubts(config: Config) -> dict[str, str]:
     """By kind, one line for what is allowed but hardly meant."""
     found = {"trim": _trim_too_small(config), "bound": _bound_too_small(config)}
-    if isinstance(config.problem, Folder) and config.attack != AttackSection():
-        found["attack"] = "attack: changes nothing, since nobody in a folder is known to lie"
+    if isinstance(config.problem, Folder):
+        found["scale"] = _badly_scaled(config.problem.model_dump_json())
+        if config.attack != AttackSection():
+            found["attack"] = "attack: changes nothing, since nobody in a folder is known to lie"
     return {kind: line for kind, line in found.items() if line is not None}
+
+
+@lru_cache(maxsize=16)
+def _badly_scaled(problem_json: str) -> str | None:
+    """Where a user's columns keep a descent from its end, and standardised ones would not.
+
+    A descent with one step for all directions needs as many rounds as the condition number of XᵀX.
+    """
+    problem = Folder.model_validate_json(problem_json)
+    if problem.task == "mean":
+        return None
+    x = np.asarray(own_clients(problem, problem.path).features, dtype=np.float64)[
+        :, : -1 if problem.intercept else None
+    ]
+    centre, spread = x.mean(axis=0), x.std(axis=0)
+    varying = spread > 0
+    if not varying.any():
+        return None
+    as_they_are = np.linalg.eigvalsh(x[:, varying].T @ x[:, varying])
+    alike = np.linalg.eigvalsh(np.corrcoef(x[:, varying], rowvar=False).reshape(varying.sum(), -1))
+    slow, least = as_they_are[-1] / max(as_they_are[0], 1e-300), alike[-1] / max(alike[0], 1e-300)
+    if slow < SLOW or slow < 10 * least:
+        return None
+    worst = int(np.argmax(centre**2 + spread**2))
+    return (
+        f"problem.columns: they differ in scale, or lie far from 0 ({weight_names(problem)[worst]}: mean "
+        f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that a descent may stop far from its end and miss "
+        "clusters; bring each to mean 0 and deviation 1, in the same way for all clients, and add problem.intercept"
+    )
 
 
 def _trim_too_small(config: Config) -> str | None:

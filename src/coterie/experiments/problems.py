@@ -15,6 +15,7 @@ from coterie import tasks
 from coterie.data import (
     Clients,
     Federation,
+    feature_names,
     gaussian_means,
     held_out,
     image_federation,
@@ -71,8 +72,21 @@ def federation(problem: Problem, rng: Generator) -> Federation:
 
 def own_clients(problem: Folder, place: str) -> Clients:
     """The user's clients, from a folder or one file."""
-    target = None if problem.task == "mean" else problem.target
-    return read_folder(place, target, columns=problem.columns, intercept=problem.intercept, dtype=problem.dtype)
+    return read_folder(
+        place, _target(problem), columns=problem.columns, intercept=problem.intercept, dtype=problem.dtype
+    )
+
+
+def weight_names(problem: Folder) -> list[str]:
+    """What a centre's coordinates are the weights of."""
+    return [
+        *feature_names(problem.path, _target(problem), problem.columns),
+        *(["intercept"] if problem.intercept else []),
+    ]
+
+
+def _target(problem: Folder) -> str | None:
+    return None if problem.task == "mean" else problem.target
 
 
 def _images(problem: Images, rng: Generator) -> Federation:

@@ -9,7 +9,8 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from coterie import __version__
-from coterie.experiments.config import Config, anchored
+from coterie.experiments.config import Config, Folder, anchored
+from coterie.experiments.problems import weight_names
 from coterie.experiments.reading import as_toml
 from coterie.experiments.results import as_csv
 from coterie.experiments.summary import summarise
@@ -34,8 +35,8 @@ class RunFolder:
     """The folder of one run.
 
     config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv
-    (per client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method). Each
-    finished trial is kept at once.
+    (per client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for own data
+    with the names of the columns). Each finished trial is kept at once.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -44,6 +45,9 @@ class RunFolder:
             raise ValueError(f"{self.path}: exists already and is not an empty folder; choose another")
         self.config = anchored(config)
         self.trials: list[TrialResult] = []
+        self.notes: dict[str, str] = {}
+        if isinstance(config.problem, Folder):
+            self.notes = {"columns": json.dumps(weight_names(config.problem))}
 
     def open(self) -> None:
         """Make the folder and write what is known before the first trial."""
@@ -59,7 +63,7 @@ class RunFolder:
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
                 stream.write(as_csv(rows, header=stream.tell() == 0).encode())
-        centres = save({method: found.centres.copy() for method, found in result.methods.items()})
+        centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes)
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
         self.trials.append(result)
         self._write_summary("running")

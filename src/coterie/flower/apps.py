@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -81,10 +83,12 @@ def _server(config: Config) -> ServerApp:
             deadline=float(settings["deadline"]),
             folder=folder,
             seed=config.run.seed,
+            identity=_identity(config, method, features),
         )
         result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
         assert result.arrays is not None
-        write_atomically(folder / "centres.safetensors", save({method: result.arrays["centres"].numpy()}))
+        models = save({method: result.arrays["centres"].numpy()}, _names(config))
+        write_atomically(folder / "centres.safetensors", models)
 
     return app
 
@@ -95,6 +99,20 @@ def _features(config: Config, told: int) -> int:
     if isinstance(problem, Folder):
         return len(problem.columns) + problem.intercept if problem.columns else told
     return int(getattr(problem, "dim", 0))
+
+
+def _identity(config: Config, method: str, features: int) -> str:
+    """Of what is learnt: the same where a run may go on that was begun with other rounds, deadlines or places."""
+    learnt = config.problem.model_dump(mode="json", exclude={"path"}), method, features, config.run.seed
+    return hashlib.sha256(json.dumps(learnt, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _names(config: Config) -> dict[str, str]:
+    """What a centre's coordinates are the weights of, where the columns have names."""
+    problem = config.problem
+    if not isinstance(problem, Folder) or not problem.columns:
+        return {}
+    return {"columns": json.dumps(problems.weight_names(problem))}
 
 
 @lru_cache(maxsize=1)

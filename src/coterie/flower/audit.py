@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ class Suspicion(NamedTuple):
     refused: float  # the share of the rounds in which it answered and was refused
     silent: float  # the share of the rounds without an answer
     changed: int  # how often it went to another cluster
+    cluster: int  # where it was counted last; -1: nowhere yet
     reasons: tuple[str, ...]  # empty: nothing stands out
 
     @property
@@ -67,5 +70,28 @@ def _judged(own: Sequence[dict[str, Any]]) -> Suspicion:
         reasons.append(f"went to another cluster {changed} times")
     share = float(np.mean(trimmed)) if trimmed else 0.0
     return Suspicion(
-        own[0]["client"], own[-1]["node"], rounds, distance, share, refused, silent, changed, tuple(reasons)
+        *(own[0]["client"], own[-1]["node"], rounds, distance, share, refused, silent, changed),
+        labels[-1] if labels else -1,
+        tuple(reasons),
     )
+
+
+def registered(folder: Path) -> dict[str, str]:
+    """The sites' names by their nodes, from what the server of a kit noted when it took their keys (`nodes/*.json`)."""
+    names = {}
+    for note in sorted((folder.resolve().parent / "nodes").glob("*.json")):
+        try:
+            names[str(json.loads(note.read_text(encoding="utf-8"))["node-id"])] = note.stem
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a note that cannot be read costs a name, no more
+    return names
+
+
+def whereabouts(found: Sequence[Suspicion], names: Mapping[str, str]) -> list[str]:
+    """A line for each cluster: who was counted there last, by name or by number."""
+    lines = []
+    for cluster in sorted({one.cluster for one in found}):
+        members = sorted((one.client, names.get(one.node, str(one.client))) for one in found if one.cluster == cluster)
+        title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
+        lines.append(f"{title}: {', '.join(name for _, name in members)}")
+    return lines

@@ -37,6 +37,7 @@ class Saved(NamedTuple):
     state: State
     rng: Generator
     nodes: list[int | None]
+    identity: str = ""  # of what is being learnt
 
 
 class Checkpoint:
@@ -66,6 +67,7 @@ class Checkpoint:
             "calm": [None if np.isinf(state.calm[0]) else state.calm[0], state.calm[1]],
             "rng": saved.rng.bit_generator.state,
             "nodes": saved.nodes,
+            "identity": saved.identity,
         }
         content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(notes)})
         write_atomically(self.folder / STATE, content)
@@ -96,7 +98,7 @@ class Checkpoint:
             )
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{file}: is not the state of a federation ({error})") from None
-        return Saved(state, rng, list(notes["nodes"]))
+        return Saved(state, rng, list(notes["nodes"]), str(notes.get("identity", "")))
 
     def rows(self) -> list[dict[str, Any]]:
         """The audit so far."""

@@ -262,7 +262,10 @@ until flwr supernode list here >/dev/null 2>&1; do
     sleep 1
 done
 for key in nodes/*.pub; do # a site that knocks before its key is known gives up
-    [ -e "$key" ] && flwr supernode register "$key" here >/dev/null 2>&1 # who is registered stays so
+    [ -e "$key" ] || continue
+    note="${{key%.pub}}.json" # whose node is whose, for the audit
+    flwr supernode register "$key" here --format json >"$note.new" 2>/dev/null
+    if grep -q node-id "$note.new"; then mv "$note.new" "$note"; else rm -f "$note.new"; fi # who is known stays so
 done
 : >ready
 echo "Ready for the sites."
@@ -296,7 +299,7 @@ def _start_site(host: str, port: int, rehearsal: str, insecure: bool, samples: s
     settings = rehearsal
     if samples:
         check = f'[ -n "$1" ] || {{ echo "usage: $0 FILE:" {shlex.quote(samples)} >&2; exit 2; }}\n'
-        find = 'file="$(realpath "$1")"\n'
+        find = '[ -r "$1" ] || { echo "$1: cannot be read" >&2; exit 2; }\nfile="$(realpath "$1")"\n'
         settings = 'data=\\"$file\\"'
     return f"""#!/bin/sh
 # This site's part of the federation. It only ever calls out, to {host}:{port}. It comes back by itself when it dies;
@@ -378,5 +381,7 @@ def _readme(sites: Sequence[str], host: str, port: int, insecure: bool, samples:
    (`centres.safetensors`), the state after the last round, and the audit; `coterie audit server/federation` reads it.
    `coterie federate watch server/federation`, in another terminal, shows how it goes.
 
-After a crash start what has stopped again, in the same order; the run goes on after the last finished round.
+After a crash start what has stopped again, in the same order; the run goes on after the last finished round. To begin
+anew move `server/federation/` away. A site also listens, to itself alone, on port 9094; where that is taken, as by
+another site on the same machine: `RUNTIME_PORT=9095 ./start.sh …`.
 """

@@ -36,6 +36,7 @@ class ClusteredStrategy(Strategy):
     least: it waits until so many nodes answer, for `patience` seconds at most. deadline: seconds for an answer.
     folder: where every finished round and the audit are kept, with a note of how far it is (`coterie federate watch`
     shows it); a strategy that finds a state there goes on after it.
+    identity: of what is learnt; the state of another is not gone on with.
     seed: of the server's randomness. on_round: told of every finished round.
     """
 
@@ -49,6 +50,7 @@ class ClusteredStrategy(Strategy):
         deadline: float = 60.0,
         folder: str | Path | None = None,
         seed: int = 0,
+        identity: str = "",
         on_round: Callable[[State, Exchange], None] = lambda state, exchange: None,
     ) -> None:
         if not 1 <= least <= places:
@@ -56,7 +58,7 @@ class ClusteredStrategy(Strategy):
         if not deadline > 0:
             raise ValueError(f"deadline must be positive, got {deadline}")
         self.algorithm, self.places, self.least, self.patience = algorithm, places, least, patience
-        self.deadline, self.seed, self.on_round = deadline, seed, on_round
+        self.deadline, self.seed, self.identity, self.on_round = deadline, seed, identity, on_round
         self.checkpoint = None if folder is None else Checkpoint(folder)
 
     def start(  # type: ignore[override]
@@ -67,6 +69,10 @@ class ClusteredStrategy(Strategy):
         notes = Notes(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
         notes(notes.now)  # in place of what another run may have left
         saved = None if self.checkpoint is None else self.checkpoint.load()
+        if self.checkpoint is not None and saved is not None and saved.identity not in ("", self.identity):
+            raise ValueError(
+                f"{self.checkpoint.folder}: holds the rounds of another configuration; move it away to begin anew"
+            )
         members = Members(self.places, () if saved is None else saved.nodes)
         network = FlowerNetwork(grid, members, self.deadline, notes.heard)
         self._wait(network, notes)
@@ -83,7 +89,7 @@ class ClusteredStrategy(Strategy):
                 state, exchange = played
                 rows = [] if exchange is None else audit_rows(exchange, network, state.round)
                 if self.checkpoint is not None:
-                    self.checkpoint.save(Saved(state, rng, members.nodes), rows)
+                    self.checkpoint.save(Saved(state, rng, members.nodes, self.identity), rows)
                 if exchange is not None:
                     pace = (time.monotonic() - began) / (state.round - first)
                     left = pace * (self.algorithm.rounds - state.round)
