@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from coterie import __version__
+from coterie import __version__, load
 from coterie.experiments.config import COMPARED
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
@@ -260,6 +260,18 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
     assert raw.returncode == 0
     assert raw.stderr.startswith("note: problem.columns: they differ in scale, or lie far from 0 (age: mean 49.6,")
     assert raw.stderr.count("\n") == 1
+    proposed = re.findall(r"--set '([^']*)'", raw.stderr)
+    assert [key.partition("=")[0] for key in proposed] == ["problem.offset", "problem.scale"]
+    changes = [word for change in proposed for word in ("--set", change)]
+    options.remove("--json")
+    mended = coterie("run", *options, *changes, "--set", "problem.path=raw", "--out", "mended", cwd=tmp_path)
+    assert (mended.returncode, "note" in mended.stderr) == (0, False)
+    assert re.search(r"cluster \d: site0, site2, site4, site6\n", mended.stdout)
+    models = load(tmp_path / "mended")
+    x = np.array([[1.0, 30.0], [9.0, 70.0], [4.0, 55.0]])  # in years, as in the files
+    models.assign(x, 3 * x[:, 1] - x[:, 0])
+    np.testing.assert_allclose(models.predict(x), 3 * x[:, 1] - x[:, 0], atol=1.5)
+    options.append("--json")
     standard = coterie("run", *options, "--set", "problem.path=standard", cwd=tmp_path)
     assert (standard.returncode, standard.stderr) == (0, "")
 

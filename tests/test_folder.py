@@ -61,6 +61,14 @@ def test_named_columns_in_their_order_and_nothing_else_is_read(tmp_path: Path) -
     assert read_folder(other, "y", columns=["x[2]", "x[0]"]).features.tolist() == [[3, 1]]
 
 
+def test_offsets_and_scales(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", "age,bmi,y\n50,20,3\n35,26,6\n")
+    clients = read_folder(tmp_path, "y", offset=[35, 20], scale=[15, 3], intercept=True)
+    assert clients.features.tolist() == [[1, 0, 1], [0, 2, 1]]
+    with pytest.raises(ValueError, match=r"problem\.scale: must hold a number for each of the 2 features, got 3"):
+        read_folder(tmp_path, "y", scale=[1, 2, 3])
+
+
 def test_a_byte_order_mark_and_spaces_are_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfx, y\r\n 1 , 2\r\n")
     assert read_folder(tmp_path, "y").features.tolist() == [[1]]

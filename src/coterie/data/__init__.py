@@ -1,7 +1,7 @@
 """Who the clients are, and the ground truth that travels beside their data."""
 
 from coterie.data.clients import Block, Clients, Federation, Truth
-from coterie.data.folder import feature_names, read_folder
+from coterie.data.folder import feature_names, read_folder, rescaled
 from coterie.data.generators import gaussian_means, mixed_regression, poisson_means
 from coterie.data.images import (
     held_out,
@@ -31,6 +31,7 @@ __all__ = [
     "read_folder",
     "read_idx",
     "read_images",
+    "rescaled",
     "rotated",
     "split_dirichlet",
     "split_iid",

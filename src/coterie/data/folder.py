@@ -24,16 +24,18 @@ def read_folder(
     target: str | None = "y",
     *,
     columns: Sequence[str] = (),
+    offset: Sequence[float] = (),
+    scale: Sequence[float] = (),
     intercept: bool = False,
     dtype: DTypeLike = np.float32,
 ) -> Clients:
     """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file; or one file.
 
-    The column `target` is what to predict, `columns` are the features, in that order; what else a file has is not read.
-    Without `columns` every file has the same, and all but the target are features, in the order of the first file.
-    `intercept` adds a column of ones. `target=None` takes all as samples (mean estimation). In an `.npz` file every
-    array is a column (n,), or a group of columns (n, p) that are called `name[0]`, `name[1]`, …. What cannot be read is
-    a ValueError that names file, column and row.
+    The column `target` is what to predict, `columns` are the features, in that order; what else a file has is not
+    read. Without `columns` every file has the same, and all but the target are features, in the order of the first
+    file. A feature is taken less its `offset`, over its `scale`. `intercept` adds a column of ones. `target=None`
+    takes all as samples (mean estimation). In an `.npz` file every array is a column (n,), or a group of columns (n,
+    p) that are called `name[0]`, `name[1]`, …. What cannot be read is a ValueError that names file, column and row.
     """
     files = _files(Path(path))
     wanted = [*columns, *([] if target is None else [target])] if columns else []
@@ -55,12 +57,29 @@ def read_folder(
             targets.append(values[:, place])
         sizes.append(len(values))
     x = np.concatenate(features)
+    if x.shape[1] == 0 and not intercept:
+        raise ValueError(f"{files[0]}: no feature column beside the target {target!r}")
+    x = rescaled(x, offset, scale)
     if intercept:
         x = np.column_stack([x, np.ones(len(x))])
-    if x.shape[1] == 0:
-        raise ValueError(f"{files[0]}: no feature column beside the target {target!r}")
     y = np.concatenate(targets).astype(dtype) if targets else None
     return Clients(x.astype(dtype), y, np.array(sizes), tuple(file.stem for file in files))
+
+
+def rescaled(features: NDArray[Any], offset: Sequence[float], scale: Sequence[float]) -> NDArray[Any]:
+    """(n, p) -> (n, p): every column less its offset, over its scale; empty: as it is.
+
+    >>> rescaled(np.array([[50.0, 1.0]]), [35.0, 0.0], [15.0, 2.0]).tolist()
+    [[1.0, 0.5]]
+    """
+    for name, numbers in (("offset", offset), ("scale", scale)):
+        if numbers and len(numbers) != features.shape[1]:
+            raise ValueError(
+                f"problem.{name}: must hold a number for each of the {features.shape[1]} features, got {len(numbers)}"
+            )
+    if offset:
+        features = features - np.asarray(offset, dtype=features.dtype)
+    return features / np.asarray(scale, dtype=features.dtype) if scale else features
 
 
 def feature_names(path: str | Path, target: str | None, columns: Sequence[str] = ()) -> list[str]:

@@ -97,6 +97,10 @@ class Folder(Clustered):
     columns: list[Annotated[str, Field(min_length=1)]] = Field(
         [], description="the feature columns, in this order; empty: all beside the target, as the first file has them"
     )
+    offset: list[float] = Field([], description="subtracted from the features, a number for each; empty: nothing")
+    scale: list[Annotated[float, Field(gt=0)]] = Field(
+        [], description="what they are then divided by, so that all lie about 0 with a deviation of about 1"
+    )
     classes: int = Field(2, ge=2, description="number of classes of the softmax task")
     intercept: bool = Field(False, description="add a feature that is always 1")
 

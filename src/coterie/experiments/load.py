@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from coterie import tasks
 from coterie.arrays import Array, as_numpy, like
 from coterie.assignment import assign
-from coterie.data import Clients
+from coterie.data import Clients, rescaled
 from coterie.experiments import problems
 from coterie.experiments.config import Config, Folder, Images, MixedRegression
 from coterie.experiments.reading import read_config
@@ -49,7 +49,7 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
 class Models:
     """One model for each cluster. centres: (k, dim). cluster: whom `predict` asks; `assign` sets it.
 
-    Samples are (n, columns) features as the run saw them: images as pixels from 0 to 1, flat or not.
+    Samples are (n, columns) features as they stand in a client's file, or images as pixels from 0 to 1, flat or not.
     """
 
     config: Config
@@ -95,8 +95,10 @@ class Models:
         """The run's task on one client; without targets it can only predict."""
         problem = self.config.problem
         features = as_numpy(x).reshape(len(x), -1).astype(problem.dtype)
-        if isinstance(problem, Folder) and problem.intercept:
-            features = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
+        if isinstance(problem, Folder):
+            features = rescaled(features, problem.offset, problem.scale)
+            if problem.intercept:
+                features = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
         if features.shape[1] != self._columns:
             raise ValueError(f"x: must have {self._columns} features for each sample, got {features.shape[1]}")
         network = isinstance(problem, Images)

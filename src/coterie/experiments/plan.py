@@ -24,6 +24,8 @@ from coterie.experiments.tables import most_liars
 
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
+MOST_ADVISED = 8
+"""Columns for which numbers are proposed."""
 
 
 class Line(NamedTuple):
@@ -110,10 +112,16 @@ def _badly_scaled(problem_json: str) -> str | None:
     if slow < SLOW or slow < 10 * least:
         return None
     worst = int(np.argmax(centre**2 + spread**2))
+    advice = "set problem.offset and problem.scale"
+    if not (problem.offset or problem.scale) and len(centre) <= MOST_ADVISED:
+        offset, scale = (", ".join(f"{number:.3g}" for number in numbers) for numbers in (centre, spread + ~varying))
+        advice = f"e.g. --set 'problem.offset=[{offset}]' --set 'problem.scale=[{scale}]'"
+    if not problem.intercept:
+        advice += " --set problem.intercept=true"
     return (
         f"problem.columns: they differ in scale, or lie far from 0 ({weight_names(problem)[worst]}: mean "
         f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that a descent may stop far from its end and miss "
-        "clusters; bring each to mean 0 and deviation 1, in the same way for all clients, and add problem.intercept"
+        f"clusters; {advice}"
     )
 
 

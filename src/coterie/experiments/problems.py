@@ -73,7 +73,13 @@ def federation(problem: Problem, rng: Generator) -> Federation:
 def own_clients(problem: Folder, place: str) -> Clients:
     """The user's clients, from a folder or one file."""
     return read_folder(
-        place, _target(problem), columns=problem.columns, intercept=problem.intercept, dtype=problem.dtype
+        place,
+        _target(problem),
+        columns=problem.columns,
+        offset=problem.offset,
+        scale=problem.scale,
+        intercept=problem.intercept,
+        dtype=problem.dtype,
     )
 
 
