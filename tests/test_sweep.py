@@ -393,6 +393,12 @@ def test_a_full_disk_a_broken_file_and_no_place(tmp_path: Path) -> None:
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
 
 
+def test_a_run_is_no_sweep(tmp_path: Path) -> None:
+    (tmp_path / "trials.csv").write_text("")
+    with pytest.raises(ValueError, match=r"results\.sqlite: no such file; this is the folder of a run"):
+        Database(tmp_path)
+
+
 def test_results_are_read_where_nobody_can_write(finished: Path) -> None:
     """As another user, if this one is the superuser, who can write everywhere."""
     expected = len(Database(finished).rows())

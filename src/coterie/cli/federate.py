@@ -24,6 +24,7 @@ federate = typer.Typer(
 app.add_typer(federate, name="federate")
 FLOWER = "federate: needs Flower (pip install 'coterie[flower]')"
 LOOK_SECONDS = 0.25
+FEWEST_JUDGED = 3
 
 
 @federate.command()
@@ -199,6 +200,8 @@ def audit(
     else:
         print(f"Nobody stands out among {len(found)} clients in {max(row['round'] for row in rows)} rounds.")
     print(*whereabouts(found, names), sep="\n")
+    if any(sum(one.cluster == cluster for one in found) < FEWEST_JUDGED for cluster in {one.cluster for one in found}):
+        print(f"In a cluster of fewer than {FEWEST_JUDGED} nobody can stand out.")
     place = picture or folder / "audit.png"
     audit_map(rows, place, names)
     print(place)

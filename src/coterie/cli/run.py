@@ -39,8 +39,9 @@ def run(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="coterie, brifca-median, -trimmed, -geometric, -krum, -clipping, -filter, ifca, three-stage, local, "
-            "global or oracle. Repeatable; default: coterie, the paper's methods and the points of reference.",
+            help="coterie, brifca-median, -trimmed, -geometric, -krum, -clipping, -filter, -no-regret, ifca, "
+            "three-stage, local, global or oracle. Repeatable; default: coterie, the paper's methods and the points of "
+            "reference.",
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Independent repetitions.", show_default="10")] = None,

@@ -156,7 +156,8 @@ def _read_csv(file: Path, wanted: Sequence[str]) -> Table:
         for number, row in enumerate(rows, 1):
             for name, cell in zip(names, row, strict=True):
                 if not _is_number(cell):
-                    raise ValueError(f"{file}: column {name!r}, row {number}: {cell!r} is not a number") from None
+                    hint = "" if wanted else " (problem.columns names those to read)"
+                    raise ValueError(f"{file}: column {name!r}, row {number}: {cell!r} is not a number{hint}") from None
         raise
 
 

@@ -93,7 +93,9 @@ class Database:
     def __init__(self, folder: str | Path, create: bool = False) -> None:
         self.path = Path(folder) / FILE
         if not create and not self.path.is_file():
-            raise ValueError(f"{self.path}: no such file; `coterie sweep` makes one")
+            run = (self.path.parent / "trials.csv").is_file()
+            made = "this is the folder of a run, see its trials.csv" if run else "`coterie sweep` makes one"
+            raise ValueError(f"{self.path}: no such file; {made}")
         with self._reported():
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
