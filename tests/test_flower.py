@@ -360,9 +360,14 @@ def test_an_error_reply_is_one_line() -> None:
     question.metadata.__dict__["_message_id"] = "x"
     answer, fault = read_answer(failing(question, question))
     assert answer.update is None
-    assert fault == "the site failed: no data"
+    assert fault == "the site says: no data"
+    raised = Message(
+        Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "<class 'ValueError'>:<'rome.csv: no column 'age''>"),
+        reply_to=question,
+    )
+    assert read_answer(raised)[1] == "the site says: ValueError: rome.csv: no column 'age'"
     coloured = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "\x1b[2Jnothing to see"), reply_to=question)
-    assert read_answer(coloured)[1] == "the site failed: ?[2Jnothing to see"
+    assert read_answer(coloured)[1] == "the site says: ?[2Jnothing to see"
 
 
 def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:

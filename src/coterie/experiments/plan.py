@@ -24,6 +24,8 @@ from coterie.experiments.tables import most_liars
 
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
+MOST_JUDGED = 1000
+"""Columns whose condition number is worth the seconds."""
 MOST_ADVISED = 8
 """Columns for which numbers are proposed."""
 
@@ -104,7 +106,7 @@ def _badly_scaled(problem_json: str) -> str | None:
     ]
     centre, spread = x.mean(axis=0), x.std(axis=0)
     varying = spread > 0
-    if not varying.any():
+    if not 0 < varying.sum() <= MOST_JUDGED:
         return None
     as_they_are = np.linalg.eigvalsh(x[:, varying].T @ x[:, varying])
     alike = np.linalg.eigvalsh(np.corrcoef(x[:, varying], rowvar=False).reshape(varying.sum(), -1))

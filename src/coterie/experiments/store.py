@@ -63,7 +63,7 @@ class RunFolder:
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
                 stream.write(as_csv(rows, header=stream.tell() == 0).encode())
-        centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes)
+        centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes or None)
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
         self.trials.append(result)
         self._write_summary("running")

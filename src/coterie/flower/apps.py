@@ -87,7 +87,7 @@ def _server(config: Config) -> ServerApp:
         )
         result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
         assert result.arrays is not None
-        models = save({method: result.arrays["centres"].numpy()}, _names(config))
+        models = save({method: result.arrays["centres"].numpy()}, _names(config) or None)
         write_atomically(folder / "centres.safetensors", models)
 
     return app

@@ -6,6 +6,7 @@ read is left as None, for `intake` to refuse by name.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,10 +87,14 @@ class Answer(NamedTuple):
         return RecordDict({"update": row, "answer": MetricRecord({**numbers, **metrics})})
 
 
+FLOWER_ERROR = re.compile(r"^<class '(?:\w+\.)*(\w+)'>:<'(.*)'>$", re.DOTALL)
+"""How Flower tells what an app has raised."""
+
+
 def read_answer(reply: Message) -> tuple[Answer, str]:
     """The answer of a reply as far as it can be read, and what was wrong with it ("" for nothing)."""
     if reply.has_error():
-        return Answer(None, None, None), f"the site failed: {_first_line(reply.error.reason)}"
+        return Answer(None, None, None), f"the site says: {_first_line(reply.error.reason)}"
     round, label, samples, loss, margin = None, None, None, None, None
     fault = ""
     try:
@@ -108,6 +113,7 @@ def read_answer(reply: Message) -> tuple[Answer, str]:
 
 
 def _first_line(text: Any) -> str:
-    lines = str(text or "unknown reason").strip().splitlines()
+    told = FLOWER_ERROR.sub(r"\1: \2", str(text or "unknown reason").strip())
+    lines = told.splitlines()
     # it ends up in terminals and logs, and a site may send what those obey
     return "".join(c if c.isprintable() else "?" for c in lines[0][:200]) if lines else "unknown reason"

@@ -77,7 +77,8 @@ class Progress(NamedTuple):
 
 def _fault(row: dict[str, Any]) -> str:
     verdict = row["verdict"].replace("_", " ")
-    return f"client {row['client']} (node {row['node']}): {verdict} {row['fault']}".strip()
+    reason = f": {row['fault']}" if row["fault"] else ""
+    return f"client {row['client']} (node {row['node']}): {verdict}{reason}"
 
 
 def read_progress(folder: Path) -> tuple[Progress, float] | None:
