@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie import load
 from coterie.aggregators import median
 from coterie.experiments import problems, read_config, run_trial, tables
 from coterie.flower.checkpoint import Checkpoint
@@ -284,6 +285,10 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     config = read_config(None, [*changes, 'run.methods=["brifca-median"]'])
     here = run_trial(config, 0, record=False).methods["brifca-median"].centres
     np.testing.assert_allclose(found, here, atol=1e-5)
+    models = load(tmp_path / "out" / "results")
+    x = np.random.default_rng(0).standard_normal((40, 6))
+    assert models.assign(x, x @ found[1]) == 1
+    np.testing.assert_allclose(models.predict(x), x @ found[1], rtol=1e-4, atol=1e-5)
     shown = coterie("audit", "out/results", "--all", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "distance" in shown.stdout

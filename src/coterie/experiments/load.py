@@ -22,9 +22,9 @@ from coterie.tasks.linear_model import least_squares
 
 
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
-    """The cluster models that `coterie run --out FOLDER` found.
+    """The cluster models that `coterie run --out FOLDER` found, or those in the folder that a federation leaves.
 
-    method: whose; None for the first of the run. trial: of which repetition.
+    method: whose; None for the first of the run. trial: of which repetition; a federation has one.
 
         models = coterie.load("runs/digits")
         models.assign(x, y)      # which cluster is this client's?
@@ -33,6 +33,8 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     place = Path(folder)
     config = read_config(place / "config.toml")
     file = place / "centres" / f"{trial}.safetensors"
+    if not file.is_file() and trial == 0:
+        file = place / "centres.safetensors"
     if not file.is_file():
         raise ValueError(f"{file}: no such file; the run has no trial {trial}")
     try:

@@ -18,7 +18,7 @@ from coterie.attacks import Attack
 from coterie.data import Clients
 from coterie.experiments import problems, tables
 from coterie.experiments.config import NEEDS_TRUTH, Config, Folder, Images
-from coterie.experiments.reading import read_config
+from coterie.experiments.reading import as_toml, read_config
 from coterie.experiments.store import write_atomically
 from coterie.flower.client import client_app
 from coterie.flower.strategy import ClusteredStrategy
@@ -44,7 +44,7 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     `problem.columns`; where these are not named, the run says how many `features` there are (an intercept counts), and
     all sites must have them in the same order. With a synthetic problem a site is one of its clients, by
     `partition-id`, Byzantine ones included: a rehearsal. The server keeps its rounds, its audit and, at the end,
-    `centres.safetensors` in `folder`, and goes on there when it is started again.
+    `centres.safetensors` in `folder`, which `coterie.load` reads, and goes on there when it is started again.
     """
     config = read_config(config_file)
     if isinstance(config.problem, Images):
@@ -88,6 +88,8 @@ def _server(config: Config) -> ServerApp:
         result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
         assert result.arrays is not None
         models = save({method: result.arrays["centres"].numpy()}, _names(config) or None)
+        played = config.model_copy(update={"run": config.run.model_copy(update={"methods": [method]})})
+        write_atomically(folder / "config.toml", as_toml(played).encode())  # for `coterie.load`
         write_atomically(folder / "centres.safetensors", models)
 
     return app
