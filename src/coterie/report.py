@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,8 @@ WIDE = 100
 """Columns of a terminal that all of them fit into."""
 BAR, FAULTS, QUIET = 40, 8, 10.0
 """Of the view of a federation: the width of a bar, the most faults shown, the seconds after which silence is told."""
+NAMED = 30
+"""Clients that a line names."""
 
 
 def cell(statistic: Statistic, digits: int) -> str:
@@ -89,6 +91,23 @@ def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
         each = [[trial.methods[name].clusters[j]["accuracy"] for trial in trials] for j in range(count)]
         table.add_row(name, *(cell(statistic(values), 3) for values in each))
     return table
+
+
+def whereabouts(places: Iterable[tuple[str, int]]) -> list[str]:
+    """A line for each cluster, from clients and where they are (-1: nowhere).
+
+    >>> whereabouts([("oslo", 1), ("bern", 0), ("rome", 1), ("lima", -1)])
+    ['in no cluster: lima', 'cluster 0: bern', 'cluster 1: oslo, rome']
+    """
+    members: dict[int, list[str]] = {}
+    for client, cluster in places:
+        members.setdefault(cluster, []).append(client)
+    lines = []
+    for cluster, names in sorted(members.items()):
+        title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        lines.append(f"{title}: {', '.join(names[:NAMED])}{more}")
+    return lines
 
 
 def audit_table(found: Sequence[Any], names: Mapping[str, str]) -> Table:

@@ -34,7 +34,7 @@ COPY = 0.1
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
 NEAR = 30.0
-"""Rows beyond this many median distances from the centre are compared by differences, wherever that costs more."""
+"""On a GPU only rows beyond this many median distances from the centre are compared by differences, which cost more."""
 Four = tuple[np.floating, np.floating, np.floating, np.floating]
 
 

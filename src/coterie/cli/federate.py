@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -181,12 +182,12 @@ def audit(
     Sites have their names where the server was started by a kit's script, which notes whose key is whose.
     """
     try:
-        from coterie.flower.audit import registered, suspicions, whereabouts
+        from coterie.flower.audit import registered, suspicions
         from coterie.flower.checkpoint import AUDIT, Checkpoint
     except ImportError:
         raise ValueError(FLOWER) from None
     from coterie.plot import audit_map
-    from coterie.report import audit_table
+    from coterie.report import audit_table, whereabouts
 
     if not (folder / AUDIT).is_file():
         raise ValueError(f"{folder / AUDIT}: no such file; a federation writes one")
@@ -199,8 +200,10 @@ def audit(
         output_console().print(audit_table(shown, names))
     else:
         print(f"Nobody stands out among {len(found)} clients in {max(row['round'] for row in rows)} rounds.")
-    print(*whereabouts(found, names), sep="\n")
-    if any(sum(one.cluster == cluster for one in found) < FEWEST_JUDGED for cluster in {one.cluster for one in found}):
+    in_order = sorted(found, key=lambda one: one.client)
+    print(*whereabouts((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
+    sizes = Counter(one.cluster for one in found if one.cluster >= 0)
+    if any(size < FEWEST_JUDGED for size in sizes.values()):
         print(f"In a cluster of fewer than {FEWEST_JUDGED} nobody can stand out.")
     place = picture or folder / "audit.png"
     audit_map(rows, place, names)

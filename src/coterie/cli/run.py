@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from coterie.experiments import Config, RunFolder, TrialResult
 
 
-NAMED = 30
-"""Clients that a line names; audit.csv has all."""
-
-
 @app.command()
 def config(file: ConfigFile = None, changes: Overrides = None) -> None:
     """Print the complete configuration as TOML, with a comment on every key."""
@@ -123,30 +119,18 @@ def _title(chosen: Config) -> str:
 
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie.experiments import summarise
-    from coterie.report import accuracy_table, as_table
+    from coterie.report import accuracy_table, as_table, whereabouts
 
     console = output_console()
     console.print(as_table(summarise(results), _title(chosen), console.width))
     if (clusters := accuracy_table(results)) is not None:
         console.print(clusters)
     if chosen.problem.kind == "folder":
-        for line in _whereabouts(results[0]):
-            print(line)
-
-
-def _whereabouts(result: TrialResult) -> list[str]:
-    """Who is in which cluster of the first method that has some."""
-    for method, found in result.methods.items():
-        places = sorted({row["cluster"] for row in found.audit})
-        if method not in ("local", "global") and places:
-            lines = [f"{method}, trial {result.trial}:"]
-            for place in places:
-                members = [str(row["client"]) for row in found.audit if row["cluster"] == place]
-                more = f" and {len(members) - NAMED} more" if len(members) > NAMED else ""
-                title = f"cluster {place}" if place >= 0 else "in no cluster"
-                lines.append(f"  {title}: {', '.join(members[:NAMED])}{more}")
-            return lines
-    return []
+        for method, found in results[0].methods.items():
+            if method not in ("local", "global"):  # the first that has clusters
+                lines = whereabouts((str(row["client"]), row["cluster"]) for row in found.audit)
+                print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
+                break
 
 
 class ProgressBar:

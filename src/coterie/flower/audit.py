@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,13 +85,3 @@ def registered(folder: Path) -> dict[str, str]:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a note that cannot be read costs a name, no more
     return names
-
-
-def whereabouts(found: Sequence[Suspicion], names: Mapping[str, str]) -> list[str]:
-    """A line for each cluster: who was counted there last, by name or by number."""
-    lines = []
-    for cluster in sorted({one.cluster for one in found}):
-        members = sorted((one.client, names.get(one.node, str(one.client))) for one in found if one.cluster == cluster)
-        title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
-        lines.append(f"{title}: {', '.join(name for _, name in members)}")
-    return lines
