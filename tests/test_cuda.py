@@ -29,12 +29,17 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
         pairs = [(int(a), int(b)) for a, b in network(rows, low, high)]
         text = cuda.source(rows, low, high, pairs, "torch.float32")
         values = list(rng.standard_normal(rows))
-        for a, b in re.findall(r"fminf\(r(\d+), r(\d+)\)", text):
+        for a, b in re.findall(r"least\(r(\d+), r(\d+)\)", text):
             i, j = int(a), int(b)
             values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
         expected = sorted(values)
         assert sorted(values[low:high]) == expected[low:high]  # in any order
         assert len(re.findall(r"odd \|=", text)) == rows
+        for place in range(rows) if pairs else []:  # a NaN anywhere, which a comparator hands to both, is summed
+            odd = {place}
+            for pair in pairs:
+                odd |= set(pair) if odd & set(pair) else set()
+            assert odd & set(range(low, high))
 
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.float64"])
@@ -54,12 +59,23 @@ def test_the_generated_runs_are_sorted_and_whole(dtype: str) -> None:
                 np.inf if limit and run + int(limit) >= rows else column[run + int(row) * shape.runs]
                 for _, limit, row in loads
             ]
-            for a, b in re.findall(r"fminf?\(r(\d+), r(\d+)\)", text):
+            for a, b in re.findall(r"least\(r(\d+), r(\d+)\)", text):
                 i, j = int(a), int(b)
                 values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
             assert values == sorted(values)
             found += values
         assert sorted(found)[:rows] == sorted(column)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_nan_in_any_row_is_told(dtype: torch.dtype) -> None:
+    for rows in (1, 2, 3, 20, 41, 100, 400, 700):
+        table = torch.randn((rows, rows + 1), device="cuda", dtype=dtype)
+        table.fill_diagonal_(float("nan"))
+        for low, high in [((rows - 1) // 2, rows // 2 + 1), (rows // 10, rows - rows // 10), (rows - 1, rows)]:
+            found = cuda.mean_between_ranks(table, low, high).cpu()
+            assert bool(found[:rows].isnan().all()) and bool(found[rows:].isfinite().all()), (rows, low, high)
 
 
 @needs_gpu

@@ -33,7 +33,33 @@ HELD_BYTES = 320
 """Of its column that a thread holds at most where several share it; longer columns are left to `torch.sort`."""
 ROUNDED = 2
 """To a multiple of this the rows of a run are rounded up."""
-TYPES = {"torch.float32": ("float", "fminf", "fmaxf"), "torch.float64": ("double", "fmin", "fmax")}
+TYPES = {"torch.float32": "float", "torch.float64": "double"}
+COMPARATORS = """
+#if FLOAT && __CUDA_ARCH__ >= 800
+// a NaN makes both values of a comparator NaN, so it comes out wherever the network is asked: it costs nothing
+__device__ __forceinline__ float least(float a, float b) {
+  float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
+}
+__device__ __forceinline__ float most(float a, float b) {
+  float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
+}
+#define IS_ODD(value) false
+#else
+__device__ __forceinline__ KIND least(KIND a, KIND b) { return a < b ? a : b; }
+__device__ __forceinline__ KIND most(KIND a, KIND b) { return a < b ? b : a; }
+#define IS_ODD(value) (value != value)
+#endif
+"""
+
+
+def _prelude(dtype: str, **numbers: int) -> str:
+    """KIND, `least`, `most`, and IS_ODD: what has to be asked of every value, so that no NaN is overlooked."""
+    names = {"KIND": TYPES[dtype], "FLOAT": int(TYPES[dtype] == "float"), **numbers}
+    return "".join(f"#define {name} {meaning}\n" for name, meaning in names.items()) + COMPARATORS
+
+
+def _comparator(a: int, b: int) -> str:
+    return f"  t = least(r{a}, r{b}); r{b} = most(r{a}, r{b}); r{a} = t;"
 
 
 def source(rows: int, low: int, high: int, pairs: list[tuple[int, int]], dtype: str) -> str:
@@ -41,19 +67,18 @@ def source(rows: int, low: int, high: int, pairs: list[tuple[int, int]], dtype: 
 
     The mean is summed in double around the value of the lowest rank, as on the CPU, so equal rows give that row.
     """
-    kind, least, most = TYPES[dtype]
-    load = "\n".join(f"  {kind} r{i} = x[{i} * stride + c]; odd |= r{i} != r{i};" for i in range(rows))
-    sort = "\n".join(f"  t = {least}(r{a}, r{b}); r{b} = {most}(r{a}, r{b}); r{a} = t;" for a, b in pairs)
+    load = "\n".join(f"  KIND r{i} = x[{i} * stride + c]; odd |= IS_ODD(r{i});" for i in range(rows))
+    sort = "\n".join(_comparator(a, b) for a, b in pairs)
     add = "\n".join(f"  total += (double)r{i} - base;" for i in range(low + 1, high))
     plain = " + ".join(f"(double)r{i} / {high - low}" for i in range(low, high))
-    return f"""
+    return f"""{_prelude(dtype)}
 extern "C" __global__ void __launch_bounds__({THREADS})
-mean_between_ranks(const {kind}* __restrict__ x, const long long stride, const long long columns,
-                   {kind}* __restrict__ out) {{
+mean_between_ranks(const KIND* __restrict__ x, const long long stride, const long long columns,
+                   KIND* __restrict__ out) {{
   const long long c = blockIdx.x * (long long){THREADS} + threadIdx.x;
   if (c >= columns) return;
   bool odd = false;
-  {kind} t;
+  KIND t;
 {load}
 {sort}
   const double base = (double)r{low};
@@ -61,13 +86,14 @@ mean_between_ranks(const {kind}* __restrict__ x, const long long stride, const l
 {add}
   double result = base + total / {high - low};
   if (!isfinite(result)) result = {plain};
-  out[c] = odd ? ({kind})nan("") : ({kind})result;
+  out[c] = odd ? (KIND)nan("") : (KIND)result;
 }}
 """
 
 
 RUNS_SOURCE = """
 #define ALL 0xffffffffu
+#define BEYOND ((KIND)__int_as_float(0x7f800000))
 #define STRIDE (HELD * COLUMNS + 32 / RUNS)  // between two runs: a warp's values lie in different banks of memory
 
 // the first place in [from, to) of an ascending run whose value is not below the pivot
@@ -98,7 +124,7 @@ __device__ __forceinline__ KIND in_order(KIND value, const int thread) {
     for (int s = k / 2; s > 0; s /= 2) {
       const KIND other = __shfl_xor_sync(ALL, value, s);
       const bool smaller = ((thread & k) == 0) == ((thread & s) == 0);
-      value = smaller ? LEAST(value, other) : MOST(value, other);
+      value = smaller ? least(value, other) : most(value, other);
     }
   }
   return value;
@@ -157,7 +183,7 @@ LOAD
 SORT
     KIND* to = sorted + run * STRIDE + column;
 STORE
-    if (is_odd) odd[column] = 1;
+    if (is_odd || r0 != r0) odd[column] = 1;
   }
   __syncthreads();
   // neighbouring threads: the runs of one column
@@ -173,7 +199,7 @@ STORE
     if (high - low == 2) {  // the next one, unless the first stands there several times
       KIND next = start < HELD ? run[start * COLUMNS] : BEYOND;
       #pragma unroll
-      for (int s = 1; s < RUNS; s *= 2) next = LEAST(next, __shfl_xor_sync(ALL, next, s));
+      for (int s = 1; s < RUNS; s *= 2) next = least(next, __shfl_xor_sync(ALL, next, s));
       top = upto > low + 1 ? bottom : next;
     } else {
       top = find(run, thread, high - 1, is_odd);
@@ -201,21 +227,15 @@ def runs_source(runs: int, held: int, columns: int, dtype: str) -> str:
     """The CUDA program for up to runs·held rows, and more than runs·(held − ROUNDED)."""
     from coterie.aggregators.order_statistics import sorting_network
 
-    kind, least, most = TYPES[dtype]
-    beyond = "__int_as_float(0x7f800000)" if kind == "float" else "__longlong_as_double(0x7ff0000000000000LL)"
     sure = held - ROUNDED
     load = [
-        f"    {kind} r{i} = {'' if i < sure else f'run + {i * runs} >= rows ? BEYOND : '}from[{i} * step];"
-        f" is_odd |= r{i} != r{i};"
+        f"    KIND r{i} = {'' if i < sure else f'run + {i * runs} >= rows ? BEYOND : '}from[{i} * step];"
+        f" is_odd |= IS_ODD(r{i});"
         for i in range(held)
     ]
-    sort = [
-        f"    t = {least}(r{a}, r{b}); r{b} = {most}(r{a}, r{b}); r{a} = t;" for a, b in sorting_network(held).tolist()
-    ]
+    sort = [_comparator(a, b) for a, b in sorting_network(held).tolist()]
     store = [f"    to[{i} * COLUMNS] = r{i};" for i in range(held)]
-    names = {"KIND": kind, "LEAST": least, "MOST": most, "BEYOND": beyond}
-    numbers = {"RUNS": runs, "HELD": held, "COLUMNS": columns}
-    text = "".join(f"#define {name} {meaning}\n" for name, meaning in {**names, **numbers}.items()) + RUNS_SOURCE
+    text = _prelude(dtype, RUNS=runs, HELD=held, COLUMNS=columns) + RUNS_SOURCE
     for name, lines in {"LOAD": load, "SORT": sort, "STORE": store}.items():
         text = text.replace(f"\n{name}\n", "\n" + "\n".join(lines) + "\n")
     return text
@@ -246,10 +266,10 @@ def runs_of(rows: int, bytes_each: int, most: int, wide: bool = False) -> Runs |
     The rows of a run are rounded up, so that few programs serve all row counts.
 
     >>> runs_of(400, 4, 200_000), runs_of(1000, 4, 200_000), runs_of(3000, 4, 200_000)
-    (Runs(runs=16, held=26, columns=16), Runs(runs=16, held=64, columns=16), None)
+    (Runs(runs=8, held=50, columns=16), Runs(runs=16, held=64, columns=16), None)
     """
     # long runs cost more to sort, many runs more to search, which wide ranks do twice: these came out fastest
-    for runs, columns, share in ((8, 32, 1 if wide else 0.5), (16, 16, 1), (32, 16, 1), (32, 8, 1)):
+    for runs, columns, share in ((8, 16, 1 if wide else 0.625), (16, 16, 1), (32, 16, 1), (32, 8, 1)):
         found = Runs(runs, -(-rows // (ROUNDED * runs)) * ROUNDED, columns)
         if found.held * bytes_each <= share * HELD_BYTES and found.shared_bytes(bytes_each) <= most:
             return found
