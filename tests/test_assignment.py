@@ -29,10 +29,9 @@ TASKS: dict[str, Callable[[Clients], LinearModel | Quadratic]] = {
 
 
 def walk(rng: np.random.Generator, start: np.ndarray, steps: list[float]) -> Iterator[np.ndarray]:
-    """Centres that move in all sizes of steps; a step of -1 exchanges two of them, of -2 makes two the same."""
-    centres = start
+    """The same array with centres that move in all sizes of steps; -1 exchanges two of them, -2 makes two the same."""
+    centres = start.copy()
     for step in steps:
-        centres = centres.copy()
         if step == -1.0:
             centres[[0, 1]] = centres[[1, 0]]
         elif step == -2.0:
@@ -91,7 +90,7 @@ def test_most_clients_look_at_one_centre_alone(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(100):
             state, _ = algorithm.step(state, network, np.random.default_rng(4))
             if not remembering:
-                network.memory.slopes = None
+                network.memory.planes = None
         ends.append(state.centres)
         if remembering:
             assert sum(looks) < 1.5 * 100 * 60  # and not six times
@@ -105,8 +104,8 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
     centres = bernoulli(3, 20, np.random.default_rng(1)).astype(np.float32)
     for _ in range(2):
         memory.respond(task, centres)
-    assert (memory.slopes is not None) == remembering
-    assert memory.slopes is None or memory.slopes.size <= assignment.ROOM * drawn.clients.features.size
+    assert (memory.planes is not None) == remembering
+    assert memory.planes is None or memory.planes.slopes.size <= assignment.ROOM * drawn.clients.features.size
 
 
 def test_other_losses_are_computed_as_ever(rng: np.random.Generator) -> None:
