@@ -19,7 +19,7 @@ from coterie.arrays import available_cores
 SHAPES = [(20, 1_000_000), (40, 500_000), (100, 200_000), (400, 50_000), (1000, 20_000)]
 WIDE = [(100, 100_000), (20, 1_000_000)]
 TRIM = 0.1
-REPEATS = 5
+REPEATS = 9
 CALLS_BEFORE = 8
 """Of ours: few rows that are asked for often become a program of their own, as in the first rounds of a training."""
 SLOW_SECONDS = 2.0
