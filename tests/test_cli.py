@@ -280,11 +280,28 @@ def test_plan_says_where_there_is_no_guarantee(tmp_path: Path) -> None:
     done = coterie("plan", "--clients", "80", "--clusters", "2", "--c1", "0", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["Theorem 2 (trimmed mean)"]["value"].startswith("0.4211 <= 0.05")
-    assert "NO GUARANTEE" in found["Theorem 2 (trimmed mean)"]["meaning"]
-    assert found["worst contamination a/(a+p)"]["value"] == "0.09524"
+    second = found["Theorem 2 (trimmed mean)"]
+    assert (round(second["left"], 4), second["right"], second["holds"]) == (0.4211, 0.05, False)
+    assert "NO GUARANTEE" in second["meaning"]
+    assert round(found["worst contamination a/(a+p)"]["value"], 5) == 0.09524
+    changed = [
+        json.loads(coterie("plan", *option, "--json", cwd=tmp_path).stdout)
+        for option in ([], ["--delta", "0.2"], ["--epsilon", "0.3"], ["--c1", "64"], ["--trim", "0.45"])
+    ]
+    left = [found["Theorem 2 (trimmed mean)"]["left"] for found in changed]
+    liars = json.loads(coterie("plan", "--c1", "0", "--json", cwd=tmp_path).stdout)["Theorem 2 (trimmed mean)"]["left"]
+    assert left[0] - liars == pytest.approx(2 * (left[1] - liars)) == pytest.approx(2 * (left[3] - liars))
+    assert [found["Theorem 1 (median)"]["right"] for found in changed] == pytest.approx([0.4, 0.4, 0.2, 0.4, 0.4])
+    assert left[2] == left[0]
+    assert "no trim above 1/2 - epsilon = 0.4" in changed[4]["Theorem 2 (trimmed mean)"]["meaning"]
     shown = coterie("plan", cwd=tmp_path).stdout
     assert "NO GUARANTEE" in shown
+    still = ["--set", "problem.kind=gaussian-means", "--set", "problem.noise_variance=0"]
+    assert coterie("plan", *still, cwd=tmp_path).returncode == 0
+    edge = coterie("plan", "--clients", "1499", "--clusters", "2", "--byzantine", "0.33289", "--c1", "0", cwd=tmp_path)
+    assert "too many liars" in edge.stdout
+    asked = coterie("plan", "--set", "algorithm.init=spectral", "--json", cwd=tmp_path)
+    assert "unknown" in json.loads(asked.stdout)["start within"]["meaning"]
     large = coterie("plan", "--clients", "100000", "--clusters", "2", "--byzantine", "0.01", "--samples", "100000",
                     "--dim", "5", "--trim", "0.2", cwd=tmp_path)  # fmt: skip
     assert "NO GUARANTEE" not in large.stdout

@@ -52,6 +52,8 @@ def test_theorem_1_by_hand() -> None:
     assert theory.theorem1_condition(s).right == pytest.approx(0.45)
     noise = theory.c_epsilon(0.05) * 5.0 * (1.5 / 1e4 + 0.01 / 100 + math.sqrt(2 * log / (1e4 * 1e5 * 0.5)))
     assert theory.theorem1_noise(s) == pytest.approx(noise)
+    proven = 2 * math.sqrt(2) / 1e4 + math.sqrt(2) * theory.c_epsilon(0.05) * 5.0 / 100 * left
+    assert theory.theorem1_noise_of_proof(s) == pytest.approx(proven)
     assert theory.error_bound(s, noise, 3) == pytest.approx((1 - 2 / 6) ** 3 * 0.25 + noise)
     assert theory.start_condition(s).right == pytest.approx(0.25 * math.sqrt(0.5))
 
@@ -101,7 +103,19 @@ def test_assumption_5_by_hand() -> None:
     s = setting(quantities=theory.Quantities(2.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.1), separation=0.5)
     assert theory.samples_condition(s) == (pytest.approx(5 * 9 / (4 * 0.5**4)), 100.0)
     assert theory.share_condition(s) == (pytest.approx(math.log(19_000) / 200), 0.19)
+    assert theory.separation_condition(s) == (pytest.approx(100**-0.2), 0.5)
+    rest = 4 * 2 / (1 + 0.25 * 0.19 * 200 * 100 * 1.0 * 2.0) ** 2
+    assert theory.failure_probability(replace(s, dim=2)) == pytest.approx(0.1 + rest)
+    assert theory.failure_probability(s) == pytest.approx(0.1)
     assert theory.three_stage_misclustering(setting(separation=0.0)) == math.inf
+
+
+def test_the_lower_bound_is_below_the_oracle_s_error() -> None:
+    """Both go with the noise; without liars and with one cluster they are the same, up to d among the samples."""
+    for noise in (0.2, 5.0):
+        quantities = theory.mixed_regression_quantities(100, noise)
+        s = setting(clusters=1, byzantine=0.0, share=1.0, quantities=quantities, dim=100)
+        assert theory.lower_bound(s) == pytest.approx(theory.oracle_error(s), rel=0.01)
 
 
 def test_the_oracle_of_a_mean_needs_no_degrees_of_freedom() -> None:

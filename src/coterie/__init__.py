@@ -30,6 +30,7 @@ __all__ = [
     "server",
     "simulate",
     "tasks",
+    "theory",
 ]
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         server,
         simulate,
         tasks,
+        theory,
     )
     from coterie.experiments.load import load
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from coterie.experiments.plan import Line
 from coterie.experiments.summary import METRICS, Statistic, Summary, statistic
 from coterie.experiments.trial import TrialResult
 
@@ -179,13 +180,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def plan_table(lines: Sequence[tuple[str, str, str]]) -> Table:
+def plan_table(lines: Sequence[Line]) -> Table:
     """The findings of `coterie plan`."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     table.add_column()
-    for name, value, meaning in lines:
-        alarm = "bold red" if any(word.isupper() and len(word) > 2 for word in meaning.split()) else None
-        table.add_row(name, value, escape(meaning), style=alarm)
+    for line in lines:
+        alarm = "bold red" if any(word.isupper() and len(word) > 2 for word in line.meaning.split()) else None
+        table.add_row(line.name, line.value, escape(line.meaning), style=alarm)
     return table

@@ -31,11 +31,18 @@ MOST_ADVISED = 8
 
 
 class Line(NamedTuple):
-    """One finding: what, the value, and what it means."""
+    """One finding: what, a number or both sides of an inequality (None: there is none), and what it means."""
 
     name: str
-    value: str
+    found: float | theory.Condition | None
     meaning: str
+
+    @property
+    def value(self) -> str:
+        """What was found, to be read."""
+        if isinstance(self.found, theory.Condition):
+            return f"{self.found.left:.4g} <= {self.found.right:.4g}"
+        return "-" if self.found is None else f"{self.found:.4g}"
 
 
 def _smallest_share(problem: Synthetic) -> float:
@@ -162,93 +169,100 @@ def plan(config: Config, constants: theory.Constants) -> list[Line]:
     s = setting(config, constants)
     worst = theory.worst_contamination(s.byzantine, s.share)
     lines = [
-        Line("smallest cluster p", f"{s.share:.4g}", f"{round(s.share * s.clients)} of {s.clients} clients"),
-        Line("worst contamination a/(a+p)", f"{worst:.4g}", "if all Byzantine clients gather on the smallest cluster"),
+        Line("smallest cluster p", s.share, f"{round(s.share * s.clients)} of {s.clients} clients"),
+        Line("worst contamination a/(a+p)", worst, "if all Byzantine clients gather on the smallest cluster"),
     ]
     for rule in ("median", "trimmed-mean", "mean"):
         limit = theory.breakdown_limit(rule, s.trim)
         stands = worst < limit or (worst <= limit and rule != "median")
         verdict = "holds" if stands else "CAN BE MOVED ANYWHERE"
-        lines.append(Line(f"breakdown of the {rule}", f"{limit:.4g}", f"{verdict} at that contamination"))
-    lines += _guarantees(s) + _choices(s) + _errors(s)
-    return lines
+        lines.append(Line(f"breakdown of the {rule}", limit, f"{verdict} at that contamination"))
+    return lines + _guarantees(s, config.algorithm.init in ROBUST_STARTS) + _choices(s) + _errors(s)
 
 
-def _guarantees(s: theory.Setting) -> list[Line]:
+def _guarantees(s: theory.Setting, robust_start: bool) -> list[Line]:
     lines = []
     for name, condition in (("1 (median)", theory.theorem1_condition), ("2 (trimmed mean)", theory.theorem2_condition)):
         found = condition(s)
-        sides = f"{_number(found.left)} <= {_number(found.right)}"
         edge = theory.largest_byzantine(s, condition)
-        never = "" if found.holds else "would for no a, not even 0"
-        reach = f"would up to a = {edge:.3g}" if edge > 0 else never
+        reach = f"would up to a = {edge:.3g}" if edge > 0 else ""
+        if condition is theory.theorem2_condition and found.right < 0:
+            reach = f"it admits no trim above 1/2 - epsilon = {0.5 - s.constants.epsilon:g}"
+        elif not found.holds and not reach:
+            reach = "would for no a, not even 0"
         word = "applies" if found.holds else "NO GUARANTEE"
-        lines.append(Line(f"Theorem {name}", sides, "; ".join(filter(None, [word, reach]))))
+        lines.append(Line(f"Theorem {name}", found, "; ".join(filter(None, [word, reach]))))
     start = theory.start_condition(s)
-    lines.append(
-        Line(
-            "start within",
-            f"{_number(start.left)} <= {_number(start.right)}",
-            "as both theorems ask" if start.holds else "NOT from a random start (algorithm.init = warm has it)",
-        )
-    )
-    for name, condition in (("samples", theory.samples_condition), ("cluster size", theory.share_condition)):
+    if robust_start:
+        words = f"unknown; both theorems ask for {start.right:.4g}, and know of no robust start"
+    else:
+        words = "as both theorems ask" if start.holds else "NOT from a random start (algorithm.init = warm has it)"
+    lines.append(Line("start within", None if robust_start else start, words))
+    assumed = {
+        "samples": theory.samples_condition,
+        "cluster size": theory.share_condition,
+        "separation": theory.separation_condition,
+    }
+    for name, condition in assumed.items():
         found = condition(s)
-        sides = f"{_number(found.left)} <= {_number(found.right)}"
-        lines.append(Line(f"Assumption 5, {name}", sides, "holds, up to a constant" if found.holds else "NOT met"))
+        lines.append(Line(f"Assumption 5, {name}", found, "holds, up to a constant" if found.holds else "NOT met"))
+    chance = theory.failure_probability(s)
+    lines.append(Line("both may fail with probability", chance, "delta, and what the clients' number leaves"))
     return lines
 
 
 def _choices(s: theory.Setting) -> list[Line]:
     worst = theory.worst_contamination(s.byzantine, s.share)
     admitted = theory.theorem2_trim(s)
-    trim = worst if admitted is None else admitted
+    trim = math.ceil(1000 * (worst if admitted is None else admitted)) / 1000
     why = "the worst contamination; Theorem 2 admits none below 1/2" if admitted is None else "the least for Theorem 2"
     noises = [theory.theorem1_noise(s), theory.theorem2_noise(s)]
     own = " and ".join(str(theory.rounds_needed(s, noise)) if noise > 0 else "-" for noise in noises)
     floor = theory.oracle_error(s)
     reachable = 0 < floor < math.inf
-    rounds = theory.rounds_needed(s, 0.1 * floor * s.quantities.strong_convexity / 2) if reachable else "-"
+    rounds = theory.rounds_needed(s, 0.1 * floor * s.quantities.strong_convexity / 2) if reachable else None
     return [
         Line(
             "set algorithm.trim to",
-            f"{math.ceil(1000 * trim) / 1000:g}" if trim < 0.5 else "-",
+            trim if trim < 0.5 else None,
             why if trim < 0.5 else "too many liars",
         ),
-        Line(
-            "step 1/L_F",
-            f"{1 / s.quantities.smoothness:.3g}",
-            "for the population; small clusters at d >= n need less",
-        ),
-        Line(
-            "rounds",
-            str(rounds),
-            f"until the start counts a tenth of the oracle's error (the theorems ask for {own})",
-        ),
+        Line("step 1/L_F", 1 / s.quantities.smoothness, "for the population; small clusters at d >= n need less"),
+        Line("rounds", rounds, f"until the start counts a tenth of the oracle's error (the theorems ask for {own})"),
     ]
 
 
 def _errors(s: theory.Setting) -> list[Line]:
-    first = theory.error_bound(s, theory.theorem1_noise(s), 10_000)
-    second = theory.error_bound(s, theory.theorem2_noise(s), 10_000)
+    first, second, proven = (
+        theory.error_bound(s, noise(s), 10_000)
+        for noise in (theory.theorem1_noise, theory.theorem2_noise, theory.theorem1_noise_of_proof)
+    )
     if theory.theorem1_condition(s).holds:
         words = "with every unnamed constant as given: an order of magnitude"
     else:
         words = "not promised here; its size, for comparison"
     likewise = "likewise" if theory.theorem2_condition(s).holds else "not promised here"
     return [
-        Line("oracle's error", _number(theory.oracle_error(s)), "pooled least squares on the smallest cluster"),
-        Line("lower bound, k = 1", _number(theory.lower_bound(s)), "sqrt(a/n + d/(mn)), up to a constant"),
-        Line("bound of Theorem 1", _number(first), words),
-        Line("bound of Theorem 2", _number(second), likewise),
-        Line("rate of Three-Stage", _number(theory.three_stage_rate(s)), "Section 5.3 and Appendix C"),
+        Line("oracle's error", theory.oracle_error(s), "pooled least squares on the smallest cluster"),
+        Line("lower bound, k = 1", theory.lower_bound(s), "sigma sqrt(a/n + d/(mn)), up to a constant"),
+        Line("bound of Theorem 1", first, words),
+        Line("the same by its proof", proven, "which names its constants, and has 4a/p in the place of a"),
+        Line("bound of Theorem 2", second, likewise),
+        Line("rate of Three-Stage", theory.three_stage_rate(s), "Section 5.3 and Appendix C"),
     ]
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
 def as_dict(lines: list[Line]) -> dict[str, Any]:
-    """The findings by name."""
-    return {line.name: {"value": line.value, "meaning": line.meaning} for line in lines}
+    """The findings by name, as JSON has them: what is not finite is a string."""
+
+    def number(value: float) -> float | str:
+        return value if math.isfinite(value) else str(value)
+
+    found: dict[str, Any] = {}
+    for line in lines:
+        if isinstance(line.found, theory.Condition):
+            sides = {"left": number(line.found.left), "right": number(line.found.right), "holds": line.found.holds}
+            found[line.name] = {**sides, "meaning": line.meaning}
+        else:
+            found[line.name] = {"value": None if line.found is None else number(line.found), "meaning": line.meaning}
+    return found
