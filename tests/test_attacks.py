@@ -239,6 +239,24 @@ def test_emptiest_captures_a_cluster_that_nobody_chose(view: View) -> None:
     assert set(attacks.emptiest(replace(view, labels=labels))) == {2}
 
 
+def test_the_worst_strength_needs_the_rule(view: View) -> None:
+    with pytest.raises(ValueError, match=r"SimulatedNetwork\(aggregate=...\)"):
+        Attack(attacks.alie, attacks.own, scale="worst")(replace(view, aggregate=None))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alie", "disguised", "inner_product", "min_max", "min_sum", "mimic", "cross_mimic", "trimmed_mean_attack", "merge",
+     "sign_flip", "seed_capture", "phantom", "constant", "gaussian", "label_flip"],
+)  # fmt: skip
+def test_where_only_liars_are_asked_they_lie_about_themselves(view: View, name: str) -> None:
+    liars = np.flatnonzero(view.byzantine)
+    alone = replace(view, labels=view.labels[liars], updates=view.updates[liars], byzantine=np.ones(len(liars), bool))
+    forged = Attack(getattr(attacks, name))(alone)
+    assert np.shape(forged.updates) == view.updates[liars].shape
+    assert np.isfinite(np.asarray(forged.updates)).all()
+
+
 def test_the_worst_strength_beats_every_other_one(view: View) -> None:
     """Against a trimmed mean the largest lie is not the worst."""
     rule = partial(trimmed_mean, trim=0.2)

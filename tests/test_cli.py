@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -274,6 +276,70 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
     options.append("--json")
     standard = coterie("run", *options, "--set", "problem.path=standard", cwd=tmp_path)
     assert (standard.returncode, standard.stderr) == (0, "")
+
+
+def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path) -> None:
+    """A pressure in pascal, 101325 ± 5: what the note proposes is followed to the letter; a model keeps its digits."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "pa").mkdir()
+    for site in range(6):
+        x, z = rng.normal(101325, 5, 40), rng.standard_normal(40)
+        y = (2 if site % 2 else -2) * (x - 101325) / 5 + z + 0.1 * rng.standard_normal(40)
+        lines = "\n".join(f"{a:.6f},{b:.6f},{c:.6f}" for a, b, c in zip(x, z, y, strict=True))
+        (tmp_path / "pa" / f"site{site}.csv").write_text(f"pressure,z,y\n{lines}\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.path=pa"]
+    options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.most_byzantine=0.1"]
+    told = coterie("run", *options, "--json", cwd=tmp_path).stderr
+    proposed = shlex.split(told[told.index("--set") :])
+    mended = coterie("run", *options, *proposed, "--out", "out", cwd=tmp_path)
+    assert "note" not in mended.stderr
+    models = load(tmp_path / "out")
+    x = np.array([[101320.25, 0.0], [101325.5, 1.0], [101331.75, -1.0], [101319.0, 2.0]])
+    wanted = 2 * (x[:, 0] - 101325) / 5 + x[:, 1]
+    models.assign(x, wanted)
+    np.testing.assert_allclose(models.predict(x), wanted, atol=0.1)
+
+
+def test_what_cannot_be_learnt_from_is_told_before_a_folder_is_made(tmp_path: Path) -> None:
+    (tmp_path / "lg").mkdir()
+    (tmp_path / "lg" / "one.csv").write_text("x,y\n1,0\n2,2\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.path=lg", "--set", "problem.clusters=1"]
+    done = coterie("run", *options, "--set", "problem.task=logistic", "--out", "o", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "coterie: client one, row 2: target 2.0 is not a class from 0 to 1\n")
+    assert not (tmp_path / "o").exists()
+
+
+def test_who_was_not_asked_is_silent_and_not_refused(tmp_path: Path) -> None:
+    small = [f"problem.{key}" for key in ("clients=10", "clusters=2", "dim=3", "samples=8", "byzantine=0")]
+    options = [word for key in [*small, "algorithm.participation=0.5", "algorithm.rounds=4"] for word in ("--set", key)]
+    done = coterie("run", *options, "--method", "ifca", "--trials", "1", "--out", "o", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rounds = list(csv.DictReader((tmp_path / "o" / "rounds.csv").read_text().splitlines()))
+    assert [(row["refused"], row["silent"]) for row in rounds] == [("0", "5")] * 4
+    audit = list(csv.DictReader((tmp_path / "o" / "audit.csv").read_text().splitlines()))
+    assert sum(float(row["silent"]) for row in audit) == pytest.approx(5)
+    assert {(row["refused"], row["reasons"]) for row in audit} == {("0.0", "")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            ["problem.byzantine=0.05", "algorithm.most_byzantine=0.4"],
+            "reckons with 24 liars, and the smallest cluster has 19",
+        ),
+        (
+            ["algorithm.step=0.1", "algorithm.tolerance=0.5"],
+            "algorithm.step, algorithm.tolerance: the method coterie goes",
+        ),
+    ],
+)
+def test_options_that_are_hardly_meant_are_told(tmp_path: Path, changes: list[str], told: str) -> None:
+    small = ["problem.clusters=3", "problem.clients=60", "problem.dim=3", "problem.samples=8", "algorithm.rounds=2"]
+    options = [word for key in [*small, *changes] for word in ("--set", key)]
+    done = coterie("run", *options, "--method", "coterie", "--trials", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stderr
 
 
 def test_plan_says_where_there_is_no_guarantee(tmp_path: Path) -> None:

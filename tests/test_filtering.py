@@ -251,3 +251,23 @@ def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
 def test_settings_out_of_range_are_named(options: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         filtered_mean(np.zeros((10, 10)), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", HOW)
+@given(st.integers(0, 2**31), st.sampled_from(["one-hot", "signs", "copies", "two groups"]), st.integers(2, 30))
+def test_rows_that_are_no_noise_at_all_are_taken(how: How, seed: int, kind: str, count: int) -> None:
+    """Equal eigenvalues, of which LAPACK may find too few, and products that are all rounding."""
+    rng = np.random.default_rng(seed)
+    rows = {
+        "one-hot": np.eye(40)[rng.integers(40, size=count)],
+        "signs": rng.integers(-1, 2, (count, 12)).astype(np.float64),
+        "copies": np.tile(rng.standard_normal(20), (count, 1)),
+        "two groups": rng.standard_normal((2, 20))[rng.integers(2, size=count)],
+    }[kind]
+    for liars in (0, 1, (count - 1) // 2):
+        found = filtered_mean(rows, liars, how=how)
+        assert np.all((found >= rows.min(axis=0) - 1e-9) & (found <= rows.max(axis=0) + 1e-9))
+
+
+def test_equal_eigenvalues_by_hand() -> None:
+    np.testing.assert_allclose(filtered_mean(np.eye(8, 30), 1)[:8], 1 / 8)

@@ -152,3 +152,10 @@ def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
         read_folder(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="holds no client file"):
         read_folder(tmp_path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    np.savez(tmp_path / "a.npz", x=np.ones(2), y=np.ones(2))
+    with pytest.raises(ValueError, match=r"a\.csv: another file of the folder has the name a, too"):
+        read_folder(tmp_path, "y")

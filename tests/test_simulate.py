@@ -131,3 +131,13 @@ def test_who_is_asked_answers_as_always() -> None:
     assert some.clients.tolist() == [2, 7, 19]  # type: ignore[union-attr]
     np.testing.assert_allclose(some.updates, whole.updates[[2, 7, 19]], rtol=1e-6)
     assert some.labels.tolist() == whole.labels[[2, 7, 19]].tolist()  # type: ignore[union-attr, call-overload]
+
+
+def test_a_loss_that_is_infinite_is_the_largest_number_whoever_has_it() -> None:
+    drawn = mixed_regression(np.random.default_rng(0), clients=4, clusters=1, samples=5, dim=3)
+    network = SimulatedNetwork(linear_regression(drawn.clients), np.zeros(4, bool), None, np.random.default_rng(0))
+    centres = np.array([[1e30] * 3, [0.0] * 3], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        found = np.asarray(network.losses(centres).updates)
+    assert np.all(found[:, 0] == np.finfo(np.float32).max)
+    assert np.all(found[:, 1] < 100)

@@ -195,8 +195,71 @@ def test_results_of_other_files_and_other_numerics_are_other_results(
     sweep(jobs, database, local_engine(1))
     assert len(database.rows()) == 2
     monkeypatch.setattr(database_module, "NUMERICS", database_module.NUMERICS + 1)
-    assert database.rows() == []
+    assert database.rows(grid().keys) == []
+    with pytest.raises(ValueError, match="its 2 results are of another version of the numerics"):
+        database.rows()
     assert len(jobs_left(grid(), database)) == 12
+
+
+def test_a_start_counts_by_what_is_in_its_file(tmp_path: Path) -> None:
+    keys = []
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "start.csv").write_text("1,2\n3,4\n")
+        chosen = {"problem": {"clusters": 2, "dim": 2}, "algorithm": {"init": str(tmp_path / place / "start.csv")}}
+        keys.append(key(parse_config(chosen), "ifca", 0))
+    assert keys[0] == keys[1] != key(parse_config({"problem": {"clusters": 2, "dim": 2}}), "ifca", 0)
+
+
+def test_a_grid_may_grow_and_is_not_replaced(tmp_path: Path) -> None:
+    keep_grid(grid(), tmp_path)
+    before = (tmp_path / "grid.toml").read_text()
+    other = grid(seed=5), parse_grid({**grid().raw, "problem": {**grid().raw["problem"], "dim": [3]}})
+    for wrong in other:
+        with pytest.raises(
+            ValueError, match=r"grid.toml: has [24] of its 4 configurations that this grid does not have"
+        ):
+            keep_grid(wrong, tmp_path)
+        assert (tmp_path / "grid.toml").read_text() == before
+    keep_grid(parse_grid({**grid(trials=9).raw, "problem": {**grid().raw["problem"], "dim": [3, 5, 7]}}), tmp_path)
+    assert "dim = [3, 5, 7]" in (tmp_path / "grid.toml").read_text()
+
+
+def test_a_list_in_itself_is_one_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "one.csv").write_text("a,b,y\n1,2,3\n4,5,6\n")
+    own: dict[str, Any] = {"kind": "folder", "path": "own", "clusters": 1}
+    assert len(parse_grid({"problem": {**own, "columns": ["a", "b"], "scale": [1.0, 2.0]}}).configs) == 1
+    assert len(parse_grid({"problem": {**own, "columns": [], "offset": []}}).configs) == 1
+    two = parse_grid({"problem": {**own, "columns": [["a"], ["a", "b"]]}})
+    assert [config.problem.columns for config in two.configs] == [["a"], ["a", "b"]]  # type: ignore[union-attr]
+    base = {"problem": {"path": "own", "clusters": 1}, "settings": [{"problem": {"kind": "folder"}}]}
+    keep_grid(parse_grid(base), tmp_path / "out")
+    assert read_grid(tmp_path / "out" / "grid.toml", []).configs == parse_grid(base).configs
+
+
+def test_trials_that_share_their_draw_count_once() -> None:
+    """Two attacks on the same two draws: the error of their mean is that of two draws, not of four trials."""
+    values = {("x", 0): 1.0, ("y", 0): 1.2, ("x", 1): 2.0, ("y", 1): 2.2}
+    rows = [
+        {"attack.kind": kind, "method": "ifca", "seed": 0, "trial": trial, "dist": value}
+        for (kind, trial), value in values.items()
+    ]
+    (line,) = aggregate(rows, [])
+    assert (line["trials"], line["dist"], line["dist_se"]) == (2, pytest.approx(1.6), pytest.approx(0.5))
+    assert [line["trials"] for line in aggregate(rows)] == [2, 2]
+    again = [{**row, "seed": 7} for row in rows]
+    assert [line["trials"] for line in aggregate([*rows, *again], ["attack.kind"])] == [4, 4]
+    assert len(aggregate([*rows, *again])) == 4  # a seed is a key, too
+
+
+def test_a_key_goes_before_a_metric_of_the_same_name() -> None:
+    rows = [{"problem.clusters": k, "method": "global", "seed": 0, "trial": 0, "clusters": 1.0} for k in (2, 4)]
+    assert full_name("clusters", rows) == "problem.clusters"
+    assert full_name("clusters", rows, metric=True) == "clusters"
+    assert [row["problem.clusters"] for row in select(rows, ["clusters=4"])] == [4]
+    assert full_name("trial", rows) == "trial"
 
 
 def test_a_result_is_named_by_what_was_chosen_and_survives_a_key_that_a_later_version_adds(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
-from coterie.aggregators import Aggregator, mean
+from coterie.aggregators import Aggregator
 from coterie.algorithms import Algorithm, Exchange, Network, State
 from coterie.arrays import Array, Bools, Ints, cast, namespace
 from coterie.assignment import Memory, assign, respond
@@ -33,15 +33,16 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
 class SimulatedNetwork:
     """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
 
-    aggregate: the server's rule, which an omniscient adversary knows. rng: the adversary's randomness. memory: of the
-    honest clients, from round to round; None for clients who are asked once.
+    aggregate: the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
+    rng: the adversary's randomness. memory: of the honest clients, from round to round; None for clients who are asked
+    once.
     """
 
     task: Task
     byzantine: Bools
     attack: Attack | None
     rng: Generator
-    aggregate: Aggregator = mean
+    aggregate: Aggregator | None = None
     memory: Memory | None = field(default_factory=Memory, repr=False, compare=False)
 
     @property
@@ -76,7 +77,7 @@ class SimulatedNetwork:
         found = self._on(part, int(computing)).losses(centres)
         xp = namespace(found)
         most = float(xp.finfo(found.dtype).max)
-        return self._report(xp.where(xp.isfinite(found), found, 0 * found[:1, :1] + most), "loss")
+        return self._report(xp.where(xp.isfinite(found), found, xp.full_like(found, most)), "loss")
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")

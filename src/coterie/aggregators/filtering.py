@@ -14,12 +14,13 @@ regret) they lose weight, as experts do who were wrong.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
 from array_api_compat import is_numpy_array
 from scipy.linalg import eigh
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from coterie.aggregators.distances import averages, copies, moved, products_around, reachable, typical_distance
 from coterie.aggregators.rules import check_rows, median
@@ -242,10 +243,13 @@ def _leading(gram: Array, count: int) -> tuple[Array, Array]:
         vector = vector / xp.linalg.vector_norm(vector)
         return (vector @ gram @ vector)[None], vector[:, None]
     if count < LANCZOS * len(gram):
-        values, vectors = eigsh(gram, count, v0=np.sqrt(np.maximum(np.diag(gram), 0.0)), tol=1e-8)
-        return values, vectors
-    found: tuple[Floats, Floats] = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
-    return found
+        with suppress(ArpackNoConvergence):
+            values, vectors = eigsh(gram, count, v0=np.sqrt(np.maximum(np.diag(gram), 0.0)), tol=1e-8)
+            return values, vectors
+    values, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
+    if vectors.shape[1] < count:  # LAPACK may find too few where eigenvalues are equal
+        values, vectors = eigh(gram)
+    return values[-count:], vectors[:, -count:]
 
 
 def _without(gram: Array, values: Array, vectors: Array, first: int, last: int) -> Array:
@@ -261,7 +265,7 @@ def _noise_edge(gram: Array) -> float:
     d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ have. Rows that lie suspiciously close to the
     centre (copies of one lie, of which a direction was taken away) say nothing about noise.
     """
-    squares = as_numpy(namespace(gram).linalg.diagonal(gram))
+    squares = np.maximum(as_numpy(namespace(gram).linalg.diagonal(gram)), 0.0)  # which rounding may pass
     speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
     trace = _median(squares[speaking])
     variance = np.nan

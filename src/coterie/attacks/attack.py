@@ -55,6 +55,8 @@ class Attack:
 
 def _worst(payload: Payload, view: View) -> Forgery:
     """The forgery that moves the server's rule farthest from the honest mean, over all clusters it goes to."""
+    if view.aggregate is None:
+        raise ValueError("scale: the worst one is that for the server's rule; give it, SimulatedNetwork(aggregate=...)")
     published = payload(view)
     if not isinstance(published.updates, type(view.updates)):
         return published  # malformed on purpose: no rule will see it
@@ -72,6 +74,7 @@ def _worst(payload: Payload, view: View) -> Forgery:
 
 def _damage(view: View, forged: Forgery) -> float:
     """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where it is not a number."""
+    assert view.aggregate is not None
     total, forgeries = 0.0, cast(Array, forged.updates)
     for honest, lies in _attacked(view, forged):
         together = namespace(view.updates).concat([view.updates[honest], forgeries[lies]])

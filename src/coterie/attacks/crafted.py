@@ -175,7 +175,7 @@ def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
 
 
 def seed_capture(view: View, scale: float = 1.0) -> Forgery:
-    """Aims at the start: all send one point before the first round, afterwards the paper's lie.
+    """Aims at the start: all send one point before the first round, then the paper's lie to the clusters they claim.
 
     The point is μ + scale·ρ·u with u a random direction: dense, and no farther out than an honest client. What seeding
     must withstand in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024.

@@ -22,8 +22,8 @@ class View:
     round: the round, or -1 before the first. centres: (k, d) as broadcast, or None where the server asked
     for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
     would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
-    aggregate: the server's rule. rng: the adversary's own randomness. fixed: the server has settled the
-    labels, so that a claim means nothing. asked: what the server wants to know.
+    aggregate: the server's rule, if they know it. rng: the adversary's own randomness. fixed: the server has
+    settled the labels, so that a claim means nothing. asked: what the server wants to know.
     """
 
     round: int
@@ -32,7 +32,7 @@ class View:
     updates: Array
     byzantine: Bools
     liars: Task
-    aggregate: Callable[[Array], Array]
+    aggregate: Callable[[Array], Array] | None
     rng: Generator
     fixed: bool = False
     asked: Question = "gradient"
@@ -52,7 +52,12 @@ class View:
         return self.labels[self.byzantine]
 
     def honest_rows(self, cluster: int) -> Array:
-        """What the honest clients of a cluster would send, or all honest clients where it has none."""
+        """What the honest clients of a cluster would send, or all honest clients where it has none.
+
+        Where none at all is asked: what the Byzantine ones would send if they were honest.
+        """
+        if self.byzantine.all():
+            return self.updates
         members = np.flatnonzero(~self.byzantine & (self.labels == cluster))
         return self.updates[members if len(members) else np.flatnonzero(~self.byzantine)]
 

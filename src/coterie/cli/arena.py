@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.app import app
-from coterie.cli.sweep import EngineName, RayAddress, Workers, results_folder, work
+from coterie.cli.sweep import EngineName, RayAddress, Seed, Workers, results_folder, work
 
 
 @app.command()
@@ -17,6 +17,7 @@ def arena(
         bool, typer.Option("--quick", help="A small problem, two fractions, 2 trials: under three minutes.")
     ] = False,
     trials: Annotated[int | None, typer.Option(min=1, help="Default: 10; with --quick 2.")] = None,
+    seed: Seed = None,
     workers: Workers = None,
     engine: EngineName = "local",
     ray_address: RayAddress = None,
@@ -31,14 +32,15 @@ def arena(
     from coterie.experiments.arena import arena as grid_of
     from coterie.experiments.arena import bouts, report
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import seeded
     from coterie.plot import heat_map
 
     place = results_folder(out, resume)
     count = trials or (2 if quick else 10)
-    grid = grid_of(count, quick)
+    grid = seeded(grid_of(count, quick), seed)
     rows = work(grid, place, workers, engine, ray_address, table=False).rows(grid.keys)
     heat_map(bouts(rows), place / "arena.png")
-    command = f"coterie arena{' --quick' if quick else ''} --trials {count}"
+    command = f"coterie arena{' --quick' if quick else ''} --trials {count}" + (f" --seed {seed}" if seed else "")
     text = report(rows, command)
     write_atomically(place / "arena.md", text.encode())
     for line in text.splitlines():

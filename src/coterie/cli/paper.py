@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.app import Overrides, app, dated_folder, output_console
-from coterie.cli.sweep import Device, EngineName, RayAddress, Workers, results_folder, work
+from coterie.cli.sweep import Device, EngineName, RayAddress, Seed, Workers, results_folder, work
 
 
 @app.command()
@@ -71,11 +71,15 @@ def reproduce(
         typer.Option(help="What the authors' code does, or the same start, step and mean for all and no truth."),
     ] = "as-published",
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Default: 50 (claims: 20; parts of beyond: fewer); with --quick 5 or 2.")
+        int | None,
+        typer.Option(
+            min=1, help="Default: 50 (claims: 20; rotated-mnist: 5; parts of beyond: fewer); with --quick 5 or 2."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="d <= 100, fewer clusters and trials: a minute or two.")
     ] = False,
+    seed: Seed = None,
     workers: Workers = None,
     engine: EngineName = "local",
     ray_address: RayAddress = None,
@@ -96,9 +100,12 @@ def reproduce(
     """
     from coterie.experiments.reproduce import figure1, report
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import seeded
     from coterie.plot import figure1 as draw
 
     if what == "claims":
+        if seed is not None:
+            raise ValueError("--seed: claims go with the results of figure1 that they read, which have seed 0")
         if quick:
             raise ValueError("--quick: claims are about the whole grid")
         _claims(out, trials or 20, workers, engine, ray_address, device or "cpu")
@@ -107,12 +114,16 @@ def reproduce(
         raise ValueError("--data: rotated-mnist needs the folder with MNIST's IDX files, and nothing else does")
     if what == "rotated-mnist":
         assert data is not None
-        _models(data, out or dated_folder(), trials or (2 if quick else 5), quick, workers, device or "cpu", resume)
+        _models(
+            data, out or dated_folder(), trials or (2 if quick else 5), seed, quick, workers, device or "cpu", resume
+        )
         return
     if what == "beyond":
         if device == "cuda":
             raise ValueError("--device: beyond needs attacks that only the CPU plays")
-        _beyond(out or dated_folder(), trials or (2 if quick else 50), quick, workers, engine, ray_address, resume)
+        _beyond(
+            out or dated_folder(), trials or (2 if quick else 50), seed, quick, workers, engine, ray_address, resume
+        )
         return
     place = results_folder(out, resume) if what == "figure1" else out or dated_folder()
     if what == "slopes":
@@ -120,22 +131,31 @@ def reproduce(
             raise ValueError("--device: the slopes need attacks that only the CPU plays")
         if trials == 1:
             raise ValueError("--trials: must be at least 2 for a slope with a standard error")
-        _slopes(place, trials or (5 if quick else 50), workers, engine, ray_address, resume)
+        _slopes(place, trials or (5 if quick else 50), seed, workers, engine, ray_address, resume)
         return
-    grid = figure1(preset, trials or (5 if quick else 50), quick, device or "cpu")
+    grid = seeded(figure1(preset, trials or (5 if quick else 50), quick, device or "cpu"), seed)
     rows = work(grid, place, workers, engine, ray_address).rows(grid.keys)
     draw(rows, place / "figure1.png", preset)
     write_atomically(place / "report.md", report(rows, preset).encode())
     print(place / "report.md")
 
 
-def _slopes(out: Path, trials: int, workers: int | None, engine: str, ray_address: str | None, resume: bool) -> None:
+def _slopes(
+    out: Path,
+    trials: int,
+    seed: int | None,
+    workers: int | None,
+    engine: str,
+    ray_address: str | None,
+    resume: bool,
+) -> None:
     from coterie.experiments.database import FILE
     from coterie.experiments.reproduce import slopes, slopes_report
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import seeded
     from coterie.plot import slopes as draw
 
-    found, asked = [], slopes(trials)
+    found, asked = [], [slope._replace(grid=seeded(slope.grid, seed)) for slope in slopes(trials)]
     begun = [slope.name for slope in asked if (out / slope.name / FILE).exists()]
     for slope in asked:
         # an interruption may have left some that were never begun
@@ -171,17 +191,26 @@ def _claims(
 
 
 def _beyond(
-    out: Path, trials: int, quick: bool, workers: int | None, engine: str, ray_address: str | None, resume: bool
+    out: Path,
+    trials: int,
+    seed: int | None,
+    quick: bool,
+    workers: int | None,
+    engine: str,
+    ray_address: str | None,
+    resume: bool,
 ) -> None:
     from coterie.experiments.beyond import beyond_report, questions
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import seeded
     from coterie.experiments.wall import DRAWS, measure, wall_report
     from coterie.plot import by_dimension
 
     if out.exists() and any(out.iterdir()) and not resume:
         raise ValueError(f"{out}: is not empty; add --resume to go on there")
     found = {}
-    for name, grid in questions(trials, quick).items():
+    for name, asked in questions(trials, quick).items():
+        grid = seeded(asked, seed)
         found[name] = work(grid, out / name, workers, engine, ray_address, table=False).rows(grid.keys)
         write_atomically(out / "beyond.md", beyond_report(found).encode())
     by_dimension(found["dimension"], out / "dimension.png")
@@ -191,15 +220,19 @@ def _beyond(
     print(out / "beyond.md", out / "wall.md", sep="\n")
 
 
-def _models(data: Path, out: Path, trials: int, quick: bool, workers: int | None, device: str, resume: bool) -> None:
+def _models(
+    data: Path, out: Path, trials: int, seed: int | None, quick: bool, workers: int | None, device: str, resume: bool
+) -> None:
     from coterie.experiments.models import models_report, questions
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.sweep import seeded
     from coterie.plot import accuracies
 
     if out.exists() and any(out.iterdir()) and not resume:
         raise ValueError(f"{out}: is not empty; add --resume to go on there")
     found = {}
-    for name, grid in questions(data, trials, quick, device).items():
+    for name, asked in questions(data, trials, quick, device).items():
+        grid = seeded(asked, seed)
         found[name] = work(grid, out / name, workers, "local", None, table=False).rows(grid.keys)
         write_atomically(out / "models.md", models_report(found).encode())
     accuracies([*found["honest"], *found["attacked"]], out / "accuracies.png")

@@ -79,10 +79,15 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
         if folder is not None:
             folder.open()
         tell_doubts([chosen])
-        for result in run_trials(chosen, report_rounds, interrupted):
-            results.append(result)
+        try:
+            for result in run_trials(chosen, report_rounds, interrupted):
+                results.append(result)
+                if folder is not None:
+                    folder.add(result)
+        except BaseException:
             if folder is not None:
-                folder.add(result)
+                folder.close("failed")
+            raise
     results.sort(key=lambda result: result.trial)
     if folder is not None:
         folder.close("interrupted" if interrupted() else "complete")

@@ -28,6 +28,7 @@ RayAddress = Annotated[
 Device = Annotated[
     Literal["cpu", "cuda"] | None, typer.Option(help="cuda: trials in batches on a GPU (coterie[gpu]). Default: cpu.")
 ]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of all random numbers. Default: 0.")]
 Where = Annotated[
     list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these results, e.g. dim=20. Repeatable.")
 ]
@@ -190,8 +191,9 @@ def results(
 ) -> None:
     """List, filter, average and export the results of a sweep."""
     from coterie.experiments.database import Database
-    from coterie.experiments.results import aggregate, as_csv, as_json, as_parquet, full_name, select
+    from coterie.experiments.results import aggregate, as_csv, as_json, as_parquet, full_name, select, varied
     from coterie.experiments.store import write_atomically
+    from coterie.experiments.summary import METRICS
     from coterie.report import results_table
 
     rows = select(Database(folder).rows(), where or [])
@@ -199,7 +201,11 @@ def results(
         raise ValueError(f"{folder}: no result" + (f" with {' and '.join(where)}" if where else ""))
     chosen = rows if raw else aggregate(rows, None if by is None else [full_name(name, rows) for name in by])
     if form == "table":
-        output_console().print(results_table(chosen))
+        if out is not None:
+            raise ValueError("--out: needs --format csv, json or parquet; a table is for the screen")
+        names = {"method", "seed", "trial", *varied(rows), *METRICS}
+        shown = [{name: value for name, value in row.items() if name in names} for row in chosen] if raw else chosen
+        output_console().print(results_table(shown))
         return
     if form == "parquet" and out is None:
         raise ValueError("--out: parquet needs a file to write to")
@@ -228,7 +234,7 @@ def plot(
     rows = select(Database(folder).rows(), where or [])
     if not rows:
         raise ValueError(f"{folder}: no result" + (f" with {' and '.join(where)}" if where else ""))
-    names = [full_name(name, rows) for name in (x, series, y)]
+    names = [full_name(x, rows), full_name(series, rows), full_name(y, rows, metric=True)]
     pooled = [key for key in varied(rows) if key not in names]
     if pooled:
         print(f"note: {', '.join(pooled)} vary, too, and are averaged over; choose with --where", file=sys.stderr)

@@ -38,6 +38,10 @@ def read_folder(
     p) that are called `name[0]`, `name[1]`, …. What cannot be read is a ValueError that names file, column and row.
     """
     files = _files(Path(path))
+    names = [file.stem for file in files]
+    if len(set(names)) != len(names):
+        twice = next(file for file in files if names.count(file.stem) > 1)
+        raise ValueError(f"{twice}: another file of the folder has the name {twice.stem}, too; clients go by it")
     wanted = [*columns, *([] if target is None else [target])] if columns else []
     if len(set(wanted)) != len(wanted):
         raise ValueError("problem.columns: each feature once, and the target is none of them")

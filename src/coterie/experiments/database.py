@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.experiments.config import ROBUST_STARTS, Config, named_files
+from coterie.experiments.config import NAMED_STARTS, ROBUST_STARTS, Config, named_files
 from coterie.experiments.reading import parse_config
 from coterie.experiments.summary import METRICS
 from coterie.experiments.trial import TrialResult
@@ -77,6 +77,8 @@ def key(config: Config, method: str, trial: int) -> str:
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={"run"})
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
     chosen["problem"].pop("path", None)
+    if (start := config.algorithm.init) not in NAMED_STARTS:
+        chosen["algorithm"]["init"] = start.partition(".safetensors#")[2]
     beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}
     if config.algorithm.init in ROBUST_STARTS:
         beyond["start"] = START_NUMERICS
@@ -200,6 +202,11 @@ class Database:
         )
         with self._reported():
             found = self.connection.execute(query, [NUMERICS]).fetchall()
+            others = self.connection.execute("SELECT count(*) FROM results").fetchone()[0]
+        if only is None and others and not found:
+            raise ValueError(
+                f"{self.path}: its {others} results are of another version of the numerics; run them again"
+            )
         wanted = None if only is None else set(only)
         contents: dict[str, Row] = {}
         rows = []
@@ -208,10 +215,16 @@ class Database:
             if wanted is None or row["key"] in wanted:
                 del row["key"]
                 if name not in contents:
-                    contents[name] = _complete(json.loads(text))
+                    contents[name] = self._completed(text)
                 metrics = {metric: math.nan if row.get(metric) is None else row[metric] for metric in METRICS}
                 rows.append({**contents[name], **row, **metrics})
         return rows
+
+    def _completed(self, text: str) -> Row:
+        try:
+            return _complete(json.loads(text))
+        except ValueError as error:
+            raise ValueError(f"{self.path}: is of another version of Coterie ({error})") from None
 
     def close(self) -> None:
         self.connection.close()

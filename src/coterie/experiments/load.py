@@ -96,11 +96,13 @@ class Models:
     def _task(self, x: Array, y: Array | None) -> Any:
         """The run's task on one client; without targets it can only predict."""
         problem = self.config.problem
-        features = as_numpy(x).reshape(len(x), -1).astype(problem.dtype)
+        features = as_numpy(x).reshape(len(x), -1)
         if isinstance(problem, Folder):
-            features = rescaled(features, problem.offset, problem.scale)
+            # as the files were: far from 0 a smaller type would lose what the offset leaves
+            features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
             if problem.intercept:
-                features = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
+                features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
+        features = features.astype(problem.dtype)
         if features.shape[1] != self._columns:
             raise ValueError(f"x: must have {self._columns} features for each sample, got {features.shape[1]}")
         network = isinstance(problem, Images)

@@ -12,10 +12,12 @@ from coterie import theory
 from coterie.data.generators import byzantine_count
 from coterie.experiments.config import (
     ROBUST_STARTS,
+    AlgorithmSection,
     AttackSection,
     Config,
     Folder,
     GaussianMeans,
+    Images,
     MixedRegression,
     Synthetic,
 )
@@ -91,7 +93,12 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
 
 def doubts(config: Config) -> dict[str, str]:
     """By kind, one line for what is allowed but hardly meant."""
-    found = {"trim": _trim_too_small(config), "bound": _bound_too_small(config)}
+    found = {
+        "trim": _trim_too_small(config),
+        "bound": _bound_too_small(config),
+        "large bound": _bound_too_large(config),
+        "own": _left_to_the_method(config),
+    }
     if isinstance(config.problem, Folder):
         found["scale"] = _badly_scaled(config.problem.model_dump_json())
         if config.attack != AttackSection():
@@ -123,7 +130,8 @@ def _badly_scaled(problem_json: str) -> str | None:
     worst = int(np.argmax(centre**2 + spread**2))
     advice = "set problem.offset and problem.scale"
     if not (problem.offset or problem.scale) and len(centre) <= MOST_ADVISED:
-        offset, scale = (", ".join(f"{number:.3g}" for number in numbers) for numbers in (centre, spread + ~varying))
+        offset = ", ".join(f"{_to_a_tenth(*pair):.15g}" for pair in zip(centre, spread, strict=True))
+        scale = ", ".join(f"{number:.3g}" for number in spread + ~varying)
         advice = f"e.g. --set 'problem.offset=[{offset}]' --set 'problem.scale=[{scale}]'"
     if not problem.intercept:
         advice += " --set problem.intercept=true"
@@ -132,6 +140,15 @@ def _badly_scaled(problem_json: str) -> str | None:
         f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that a descent may stop far from its end and miss "
         f"clusters; {advice}"
     )
+
+
+def _to_a_tenth(number: float, spread: float) -> float:
+    """The shortest decimal that lies within a tenth of the spread; the number itself where there is none.
+
+    >>> _to_a_tenth(101325.37, 5.2), _to_a_tenth(0.0162, 1.0), _to_a_tenth(3.0, 0.0)
+    (101325.0, 0.0, 3.0)
+    """
+    return round(number, 1 - math.ceil(math.log10(spread))) if spread > 0 else number
 
 
 def _trim_too_small(config: Config) -> str | None:
@@ -162,6 +179,30 @@ def _bound_too_small(config: Config) -> str | None:
         f"problem.byzantine = {share:g} is above algorithm.most_byzantine = {config.algorithm.most_byzantine:g}, the "
         "share of liars that the filter and the robust starts reckon with"
     )
+
+
+def _bound_too_large(config: Config) -> str | None:
+    """Where as many liars are reckoned with as the smallest cluster has members: these cannot be told from it."""
+    problem, bounded = config.problem, {"coterie", "brifca-filter", "brifca-no-regret"} & set(config.methods)
+    if not isinstance(problem, Synthetic) or not (bounded or config.algorithm.init in ROBUST_STARTS):
+        return None
+    liars, smallest = most_liars(config.algorithm, problem.clients), round(_smallest_share(problem) * problem.clients)
+    if liars < smallest:
+        return None
+    return (
+        f"algorithm.most_byzantine = {config.algorithm.most_byzantine:g} reckons with {liars} liars, and the smallest "
+        f"cluster has {smallest} clients: it may be taken for theirs"
+    )
+
+
+def _left_to_the_method(config: Config) -> str | None:
+    """Options that were set, and that the method `coterie` does not look at."""
+    usual = AlgorithmSection()
+    own = [name for name in ("step", "tolerance", "before", "empty")
+           if getattr(config.algorithm, name) != getattr(usual, name)]  # fmt: skip
+    if "coterie" not in config.methods or not own or isinstance(config.problem, Images):
+        return None
+    return f"{', '.join(f'algorithm.{name}' for name in own)}: the method coterie goes its own way there"
 
 
 def plan(config: Config, constants: theory.Constants) -> list[Line]:

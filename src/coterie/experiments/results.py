@@ -18,12 +18,19 @@ NOT_REPEATABLE = ("seconds",)
 """Metrics that are a clock: left out of what must be the same when it is run again."""
 
 
-def full_name(name: str, rows: Sequence[Row]) -> str:
-    """A key by its whole name or by its last part: `dim` is `problem.dim`."""
+def full_name(name: str, rows: Sequence[Row], metric: bool = False) -> str:
+    """A key by its whole name or by its last part: `dim` is `problem.dim`.
+
+    metric: a metric is wanted; else one is meant only where no key has that name (`clusters` is `problem.clusters`).
+    """
     names = list(dict.fromkeys(key for row in rows for key in row))
-    if name in names:
+    measured = [candidate for candidate in names if candidate in METRICS]
+    keys = [candidate for candidate in names if candidate not in METRICS]
+    if name in (measured if metric else keys):
         return name
-    candidates = [candidate for candidate in names if candidate.split(".")[-1] == name]
+    candidates = [candidate for candidate in keys if candidate.split(".")[-1] == name]
+    if not candidates and name in names:
+        return name
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -45,17 +52,18 @@ def select(rows: Sequence[Row], where: Sequence[str]) -> list[Row]:
 
 
 def varied(rows: Sequence[Row]) -> list[str]:
-    """The configuration keys that do not have one value throughout."""
+    """The configuration keys that do not have one value throughout, and the seed, if there are several."""
     if not rows:
         return []
-    names = list(dict.fromkeys(name for row in rows for name in row if "." in name))
+    names = list(dict.fromkeys(name for row in rows for name in row if "." in name or name == "seed"))
     return [name for name in names if len({json.dumps(row.get(name)) for row in rows}) > 1]
 
 
 def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
     """One row per combination of the keys `by` (those that vary) and method: trials, and METRIC and METRIC_se.
 
-    In the order of the keys' values, then of the methods.
+    In the order of the keys' values, then of the methods. Trials of one number and seed draw from the same streams,
+    whatever else differs; so where keys are averaged over, they are first averaged within a trial, and count once.
     """
     keys = [*(varied(rows) if by is None else by)]
     keys = keys if "method" in keys else [*keys, "method"]
@@ -64,10 +72,13 @@ def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]
         groups.setdefault(json.dumps([row.get(name) for name in keys]), []).append(row)
     table = []
     for members in groups.values():
-        ordered = sorted(members, key=lambda row: json.dumps([row["seed"], row["trial"], *map(str, row.values())]))
-        line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(members)}
+        trials: dict[tuple[int, int], list[Row]] = {}
+        for row in members:
+            trials.setdefault((row["seed"], row["trial"]), []).append(row)
+        line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(trials)}
         for metric in METRICS:
-            found = statistic([row.get(metric, math.nan) for row in ordered])
+            each = [[row.get(metric, math.nan) for row in trials[draw]] for draw in sorted(trials)]
+            found = statistic([math.fsum(values) / len(values) for values in each])
             line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
         table.append(line)
     return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])

@@ -69,7 +69,7 @@ class RunFolder:
         self._write_summary("running")
 
     def close(self, status: str) -> None:
-        """`complete` or `interrupted`. Workers end in any order: the tables are put in the order of the trials."""
+        """`complete`, `interrupted` or `failed`. Workers end in any order; the tables get that of the trials."""
         self.trials.sort(key=lambda trial: trial.trial)
         tables = [_tables(trial) for trial in self.trials]
         for name in tables[0] if tables else ():

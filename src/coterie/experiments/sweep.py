@@ -16,6 +16,8 @@ from coterie.experiments.run import Engine, Job, OnProgress, Stop
 from coterie.experiments.store import write_atomically
 from coterie.experiments.trial import TrialResult
 
+LISTS = ("run.methods", "problem.columns", "problem.offset", "problem.scale")
+"""Keys whose value is a list in itself; several values are a list of lists."""
 ONE_VALUE = ("run.trials", "run.workers", "run.device")
 Raw = dict[str, Any]
 
@@ -46,8 +48,9 @@ def parse_grid(raw: Raw) -> Grid:
     """Every combination of the lists, for every table of `[[settings]]`.
 
     Any key may hold a list of values. `run.methods` is a list in itself, and a key whose value is a list
-    (problem.samples, problem.shares) takes a list of lists. `[[settings]]` gives keys that change together:
-    each of its tables is laid over the rest before the lists are multiplied.
+    (problem.columns, problem.offset, problem.scale) or may be one (problem.samples, problem.shares) takes a list of
+    lists. `[[settings]]` gives keys that change together: each of its tables is laid over the rest before the lists
+    are multiplied.
     """
     settings = raw.get("settings", [{}])
     if not isinstance(settings, list) or not settings or not all(isinstance(table, dict) for table in settings):
@@ -63,6 +66,14 @@ def parse_grid(raw: Raw) -> Grid:
         if len({str(getattr(config.run, name)) for config in found}) > 1:
             raise ValueError(f"run.{name}: must be the same for the whole sweep")
     return Grid(found, raw)
+
+
+def seeded(grid: Grid, seed: int | None) -> Grid:
+    """The same grid with other random numbers; None: as it is."""
+    if seed is None:
+        return grid
+    configs = tuple(c.model_copy(update={"run": c.run.model_copy(update={"seed": seed})}) for c in grid.configs)
+    return Grid(configs, {**grid.raw, "run": {**grid.raw.get("run", {}), "seed": seed}})
 
 
 def read_grid(path: str | Path, overrides: list[str]) -> Grid:
@@ -88,7 +99,7 @@ def _combinations(raw: Raw) -> Iterator[Config]:
         for section, keys in raw.items()
         if isinstance(keys, dict)
         for name, value in keys.items()
-        if isinstance(value, list) and (section, name) != ("run", "methods")
+        if isinstance(value, list) and not _is_one(f"{section}.{name}", value)
     ]
     for section, name, value in lists:
         if f"{section}.{name}" in ONE_VALUE:
@@ -100,6 +111,11 @@ def _combinations(raw: Raw) -> Iterator[Config]:
         for (section, name, _), value in zip(lists, values, strict=True):
             chosen[section][name] = value
         yield parse_config(chosen)
+
+
+def _is_one(name: str, value: list[Any]) -> bool:
+    """Whether a list is one value of a key."""
+    return name in LISTS and (name == "run.methods" or not any(isinstance(entry, list) for entry in value))
 
 
 def grid_toml(raw: Raw) -> str:
@@ -116,10 +132,22 @@ def grid_toml(raw: Raw) -> str:
 
 
 def keep_grid(grid: Grid, folder: Path) -> None:
-    """Write DIR/grid.toml."""
+    """Write DIR/grid.toml. A grid that is there may grow, by values, methods or trials, and not be replaced."""
+    if (folder / "grid.toml").is_file():
+        before = read_grid(folder / "grid.toml", [])
+        if lost := [found for found in _identities(before) if found not in _identities(grid)]:
+            raise ValueError(
+                f"{folder / 'grid.toml'}: has {len(lost)} of its {len(before.configs)} configurations that this grid "
+                "does not have; take another folder, or add to that grid"
+            )
     text = grid_toml(_with_whole_paths(grid.raw))
     assert parse_grid(tomllib.loads(text)).configs == grid.configs
     write_atomically(folder / "grid.toml", text.encode())
+
+
+def _identities(grid: Grid) -> list[str]:
+    """What is asked by each configuration, however often and wherever."""
+    return [key(config, "", 0) for config in grid.configs]
 
 
 def _with_whole_paths(raw: Raw) -> Raw:
@@ -130,17 +158,17 @@ def _with_whole_paths(raw: Raw) -> Raw:
             return [whole(one) for one in value]
         return value if value in ("", *NAMED_STARTS) else str(Path(value).resolve())
 
-    def anchor(sections: Raw) -> Raw:
+    def anchor(sections: Raw, base: Raw) -> Raw:
         found = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
-        if found.get("problem", {}).get("kind") == "folder":
+        if found.get("problem", {}).get("kind") == "folder" and "path" not in base.get("problem", {}):
             found["problem"].setdefault("path", Folder.model_fields["path"].default)
         for section, name in (("problem", "path"), ("algorithm", "init")):
             if name in found.get(section, {}):
                 found[section][name] = whole(found[section][name])
         return found
 
-    settings = [anchor(setting) for setting in raw.get("settings", [])]
-    return {**anchor(raw), **({"settings": settings} if settings else {})}
+    settings = [anchor(setting, raw) for setting in raw.get("settings", [])]
+    return {**anchor(raw, {}), **({"settings": settings} if settings else {})}
 
 
 def jobs_left(grid: Grid, database: Database) -> list[Job]:

@@ -61,6 +61,10 @@ def check(config: Config) -> None:
     if problem.kind not in ("folder", *IMAGE_KINDS) and config.algorithm.init in NAMED_STARTS:
         return
     clients = problems.federation(problem, stream(config.run.seed, 0, "data")).clients
+    if problem.kind == "folder":
+        problems.task(problem, clients)  # are the targets what the task needs?
+    elif problem.kind in IMAGE_KINDS:
+        problems.on_device(clients.take([0]), config.run.device)
     if problem.clusters > clients.count:
         raise ValueError(
             f"problem.clusters: must be at most the number of clients ({clients.count}), got {problem.clusters}"
@@ -218,6 +222,7 @@ class Recorder:
     def __post_init__(self) -> None:
         m = self.task.clients.count
         self.refused = np.zeros(m, dtype=np.int64)
+        self.silent = np.zeros(m, dtype=np.int64)
         self.changed = np.zeros(m, dtype=np.int64)
         self.trimmed = np.zeros(m)
         self.counted = np.zeros(m, dtype=np.int64)
@@ -243,7 +248,8 @@ class Recorder:
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = exchange.movement
         row["strangers"] = exchange.strangers
-        row["refused"] = int((exchange.verdicts != Verdict.ACCEPTED).sum())
+        row["refused"] = int(_refused(exchange.verdicts).sum())
+        row["silent"] = int((exchange.verdicts == Verdict.SILENT).sum())
         row["empty"] = int((exchange.sizes == 0).sum())
         row["stuck"] = exchange.stuck
         row["sizes"] = " ".join(str(size) for size in exchange.sizes)
@@ -251,12 +257,13 @@ class Recorder:
         self._audit(exchange.labels, exchange.verdicts, exchange.trimmed)
 
     def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any]) -> None:
-        self.refused += verdicts != Verdict.ACCEPTED
+        self.refused += _refused(verdicts)
+        self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
         self.trimmed += np.nan_to_num(trimmed)
         self.counted += labels >= 0
-        for client in np.flatnonzero(verdicts != Verdict.ACCEPTED):
+        for client in np.flatnonzero(_refused(verdicts)):
             self.faults[client].add(int(verdicts[client]))
 
     def finish(self, seconds: float) -> MethodResult:
@@ -328,8 +335,15 @@ class Recorder:
                     "cluster": int(labels[client]),
                     "trimmed": round(float(self.trimmed[client] / max(1, self.counted[client])), 6),
                     "refused": round(float(self.refused[client] / rounds), 6),
+                    "silent": round(float(self.silent[client] / rounds), 6),
                     "reasons": " ".join(Verdict(v).name.lower().replace("_", "-") for v in sorted(self.faults[client])),
                     "changed": int(self.changed[client]),
                 }
             )
         return rows
+
+
+def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whose answer was turned down; who gave none, or was not asked, is silent."""
+    refused: NDArray[np.bool_] = (verdicts != Verdict.ACCEPTED) & (verdicts != Verdict.SILENT)
+    return refused

@@ -61,7 +61,7 @@ def from_file(path: str | Path, clusters: int, dim: int) -> Floats:
                 centres = np.loadtxt(file, delimiter=",", ndmin=2)
         else:
             raise ValueError("its name must end in .safetensors, .npy or .csv")
-    except (ValueError, UserWarning, OSError, EOFError, SafetensorError) as error:
+    except (ValueError, TypeError, UserWarning, OSError, EOFError, SafetensorError) as error:
         raise ValueError(f"{file}: cannot be read as centres ({error})") from None
     if centres.dtype.kind not in "fiu" or centres.shape != (clusters, dim) or not np.isfinite(centres).all():
         raise ValueError(f"{file}: must hold {clusters} x {dim} finite numbers, has shape {centres.shape}")
