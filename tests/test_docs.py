@@ -34,6 +34,18 @@ def test_the_library_example_is_short_runs_and_finds_the_clusters() -> None:
     assert "'misclustered': 0.0" in done.stdout
 
 
+def test_the_example_of_a_rule_and_an_attack_prints_what_is_written_below_it() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    (example,), (printed,) = (
+        re.findall(r"```python\n(.*?)```", text, re.DOTALL),
+        re.findall(r"```\n(brifca.*?)```", text, re.DOTALL),
+    )
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    numbers = [[float(number) for number in re.findall(r"\d+\.\d+", lines)] for lines in (done.stdout, printed)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.01)  # rounding may differ from machine to machine
+    assert re.findall(r"^\S+", done.stdout, re.MULTILINE) == re.findall(r"^\S+", printed, re.MULTILINE)
+
+
 def test_commands_are_understood() -> None:
     assert len(COMMANDS) >= 6
     for _, arguments in COMMANDS:

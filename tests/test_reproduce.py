@@ -31,7 +31,7 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     """The whole command on a grid with the shape of Figure 1 and little in it."""
     for name, value in (("SETTINGS", ((2, 10), (5, 20), (10, 30))), ("DIMENSIONS", (3, 4))):
         monkeypatch.setattr(reproduction, name, value)
-    paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, None, tmp_path / "out", False)
+    paper.reproduce("figure1", "as-published", 2, False, None, 1, "local", None, None, tmp_path / "out", False)
     report = (tmp_path / "out" / "report.md").read_text()
     assert report.count("\n| ") == 3 * 2 * 5 + 1
     assert "three_stage.erm = float32-inverse" in report
@@ -39,7 +39,7 @@ def test_reproduce_draws_the_figure_and_writes_the_report(tmp_path: Path, monkey
     assert {len(row) for row in rows} == {15}
     assert (tmp_path / "out" / "figure1.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="--resume"):
-        paper.reproduce("figure1", "as-published", 2, False, 1, "local", None, None, tmp_path / "out", False)
+        paper.reproduce("figure1", "as-published", 2, False, None, 1, "local", None, None, tmp_path / "out", False)
 
 
 def test_claims_are_tables_of_both_presets_and_three_small_grids(
@@ -49,10 +49,10 @@ def test_claims_are_tables_of_both_presets_and_three_small_grids(
     monkeypatch.setattr(reproduction, "DIMENSIONS", (20, 100))
     monkeypatch.setattr(claims, "WARM_DIMENSIONS", (20,))
     with pytest.raises(ValueError, match="as-published"):
-        paper.reproduce("claims", "fair", 2, False, 1, "local", None, None, tmp_path, False)
+        paper.reproduce("claims", "fair", 2, False, None, 1, "local", None, None, tmp_path, False)
     for preset in ("as-published", "fair"):
-        paper.reproduce("figure1", preset, 2, False, 1, "local", None, None, tmp_path / preset, False)
-    paper.reproduce("claims", "fair", 2, False, 1, "local", None, None, tmp_path, False)
+        paper.reproduce("figure1", preset, 2, False, None, 1, "local", None, None, tmp_path / preset, False)
+    paper.reproduce("claims", "fair", 2, False, None, 1, "local", None, None, tmp_path, False)
     text = (tmp_path / "claims.md").read_text()
     sections = dict(part.split("\n", 1) for part in text.split("## ")[1:])
     assert [body.count("\n| ") for body in sections.values()] == [5, 5, 5, 5, 5, 3]
@@ -85,12 +85,12 @@ def test_reproduce_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         problem = {**slope.grid.raw["problem"], slope.key.removeprefix("problem."): [3, 6]}
         small.append(slope._replace(grid=parse_grid({**slope.grid.raw, "problem": problem})))
     monkeypatch.setattr(reproduction, "slopes", lambda trials: small)
-    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "out", False)
+    paper.reproduce("slopes", "fair", 2, False, None, 1, "local", None, None, tmp_path / "out", False)
     assert (tmp_path / "out" / "report.md").read_text().count("| brifca-median |") == 2
     assert (tmp_path / "out" / "slopes.png").read_bytes().startswith(b"\x89PNG")
     report = (tmp_path / "out" / "report.md").read_text()
     shutil.rmtree(tmp_path / "out" / small[1].name)  # as if it had been interrupted after the first
-    paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "out", True)
+    paper.reproduce("slopes", "fair", 2, False, None, 1, "local", None, None, tmp_path / "out", True)
     assert (tmp_path / "out" / "report.md").read_text() == report
     with pytest.raises(ValueError, match="--resume"):
-        paper.reproduce("slopes", "fair", 2, False, 1, "local", None, None, tmp_path / "nothing", True)
+        paper.reproduce("slopes", "fair", 2, False, None, 1, "local", None, None, tmp_path / "nothing", True)

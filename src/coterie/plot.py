@@ -197,17 +197,19 @@ def figure1(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -
     _save(figure, path)
 
 
-def slopes(sweeps: Sequence[tuple[str, Sequence[dict[str, Any]]]], path: str | Path) -> None:
-    """Matched distance against one key each, on logarithmic axes, side by side."""
+def slopes(sweeps: Sequence[tuple[str, str, Sequence[dict[str, Any]]]], path: str | Path) -> None:
+    """A metric against one key each, on logarithmic axes, side by side: the matched distance, or what is named."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.2 * len(sweeps), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(1, len(sweeps), squeeze=False)[0]
-    for axes, (key, rows) in zip(all_axes, sweeps, strict=True):
-        draw_lines(axes, rows, key, "method", "matched_dist", log=True)
-        axes.set_ylabel("matched distance" if axes is all_axes[0] else "")
+    for axes, (key, metric, rows) in zip(all_axes, sweeps, strict=True):
+        draw_lines(axes, rows, key, "method", metric, log=True)
+        distance = metric == "matched_dist"
+        name = "matched distance" if distance else "worst cluster, x oracle, liars gather"
+        axes.set_ylabel(name if axes is all_axes[0] or not distance else "")
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     _save(figure, path)

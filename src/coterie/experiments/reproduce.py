@@ -163,26 +163,30 @@ class Slope(NamedTuple):
     """A sweep along one key whose log-log slope the paper's rates predict.
 
     key: the key that varies. grid: its configurations. expected: method -> exponent in the rate that the paper
-    states after the method's theorem (`theory.theorem1_rate`, `theory.theorem2_rate`).
+    states after the method's theorem (`theory.theorem1_rate`, `theory.theorem2_rate`). metric: what is fitted.
     """
 
     name: str
     key: str
     grid: Grid
     expected: dict[str, float]
+    metric: str = "matched_dist"
 
 
 def slopes(trials: int = 20) -> list[Slope]:
     """Error against n, m, d, k and α from a warm start, one at a time, where one term of the rates dominates.
 
     Without Byzantine clients the rate of Theorem 1 is √(d/(pmn)) (and 1/n, far smaller here), that of Theorem 2
-    is d/√(pmn). With them it is α/√n and αd/(p√n): they send a huge constant, in one cluster of many clients.
+    is d/√(pmn). With them it is α/√n and αd/(p√n): they send a huge constant, in one cluster of many clients. Last
+    they gather on one cluster of k, all with as many clients, so that p is 1/k: there the error of the worst cluster is
+    fitted, relative to the oracle's.
     """
 
-    def along(key: str, values: list[Any], **changes: Any) -> Grid:
+    def along(key: str, values: list[Any], settings: list[dict[str, Any]] | None = None, **changes: Any) -> Grid:
         problem: dict[str, Any] = {"clusters": 2, "clients": 80, "samples": 200, "dim": 20, "byzantine": 0.0}
-        raw = {
-            "problem": {**problem, **changes, key: values},
+        raw: dict[str, Any] = {
+            **({} if settings is None else {"settings": [{"problem": table} for table in settings]}),
+            "problem": {**problem, **changes, **({key: values} if values else {})},
             "algorithm": {"init": "warm", "rounds": 60, "trim": 0.25},
             "attack": {"kind": "constant", "target": "smallest", "scale": 100.0},
             "run": {"methods": ["brifca-median", "brifca-trimmed", "oracle"], "trials": trials},
@@ -190,13 +194,18 @@ def slopes(trials: int = 20) -> list[Slope]:
         return parse_grid(raw)
 
     both = ("brifca-median", "brifca-trimmed")
-    one = {"clusters": 1, "clients": 2000, "samples": 100, "dim": 10}
+    one: dict[str, Any] = {"clusters": 1, "clients": 2000, "samples": 100, "dim": 10}
+    shared = [{"clusters": k, "clients": 1000 * k} for k in (2, 4, 8)]
+    gathered = along("clusters", [], shared, byzantine=0.03, samples=100, dim=10)
     return [
         Slope("n", "problem.samples", along("samples", [50, 100, 200, 400, 800]), dict.fromkeys(both, -0.5)),
         Slope("m", "problem.clients", along("clients", [40, 80, 160, 320, 640]), dict.fromkeys(both, -0.5)),
         Slope("d", "problem.dim", along("dim", [10, 20, 40, 80]), dict(zip(both, (0.5, 1.0), strict=True))),
         Slope("k", "problem.clusters", along("clusters", [2, 4, 8], clients=320), dict.fromkeys(both, 0.5)),
         Slope("alpha", "problem.byzantine", along("byzantine", [0.05, 0.1, 0.2], **one), dict.fromkeys(both, 1.0)),
+        Slope(
+            "1/p, liars gather", "problem.clusters", gathered, dict(zip(both, (0.0, 1.0), strict=True)), "worst_ratio"
+        ),
     ]
 
 
@@ -224,7 +233,8 @@ def slopes_report(found: Sequence[tuple[Slope, Sequence[Row]]]) -> str:
     ]
     for slope, rows in found:
         for method, expected in slope.expected.items():
-            measured, error = fitted_slope(rows, slope.key, method)
-            oracle = "-" if slope.name == "alpha" else f"{fitted_slope(rows, slope.key, 'oracle')[0]:.2f}"
+            measured, error = fitted_slope(rows, slope.key, method, slope.metric)
+            lied = rows[0]["problem.byzantine"] > 0
+            oracle = "-" if lied else f"{fitted_slope(rows, slope.key, 'oracle')[0]:.2f}"
             lines.append(f"| {slope.name} | {method} | {measured:.3f} ± {error:.3f} | {expected:+g} | {oracle} |")
     return "\n".join(lines) + "\n"

@@ -8,16 +8,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
 
+from coterie.aggregators import Aggregator
 from coterie.arrays import available_cores
-from coterie.experiments.config import Config
-from coterie.experiments.trial import Ground, TrialResult, run_trial
+from coterie.attacks import Attack
+from coterie.experiments.config import METHOD_NAMES, Config
+from coterie.experiments.trial import Ground, Own, TrialResult, run_trial
 
 POLL_SECONDS = 0.1
 OnProgress = Callable[[int], None]
@@ -49,9 +51,29 @@ def worker_count(config: Config) -> int:
 
 
 def run_trials(
-    config: Config, on_progress: OnProgress = lambda rounds: None, stop: Stop = lambda: False
+    config: Config,
+    on_progress: OnProgress = lambda rounds: None,
+    stop: Stop = lambda: False,
+    *,
+    rules: Mapping[str, Aggregator] | None = None,
+    attack: Attack | None = None,
 ) -> Iterator[TrialResult]:
-    """Yield the trials of a configuration as they end; see `Engine` for the arguments."""
+    """Yield the trials of a configuration as they end; see `Engine` for the arguments.
+
+    rules: aggregators of one's own by name, each of which plays as Algorithm 1 beside the configured methods. attack:
+    in the place of the configured one. With either, all trials run in this process.
+    """
+    if taken := set(rules or {}) & set(METHOD_NAMES):
+        raise ValueError(f"rules: {', '.join(sorted(taken))} is the name of a method; choose another")
+    if rules or attack:
+        on_round, ground, own = counted_rounds(on_progress, stop), Ground(), Own(rules or {}, attack)
+        for trial in range(config.run.trials):
+            try:
+                result = run_trial(config, trial, True, on_round, ground, own)
+            except Interrupted:
+                return
+            yield result
+        return
     jobs = [Job(config, trial) for trial in range(config.run.trials)]
     for _, result in local_engine(worker_count(config))(jobs, on_progress, stop):
         yield result

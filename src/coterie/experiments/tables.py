@@ -225,10 +225,12 @@ def algorithm(
     audit: bool = True,
     origin: Array | None = None,
     clients: int | None = None,
+    own: Aggregator | None = None,
 ) -> Algorithm:
     """The method as an algorithm; Algorithm 1 with another rule, another first stage, or a point of reference.
 
-    origin: (1, d), where a robust start asks; None for 0. clients: how many there are, if not those of the task.
+    origin: (1, d), where a robust start asks; None for 0. clients: how many there are, if not those of the task. own:
+    the rule of a method that is not in the table.
     """
     section, stages = config.algorithm, config.three_stage
     network = isinstance(config.problem, Images)
@@ -243,7 +245,7 @@ def algorithm(
     if method == "three-stage" and stages.project == "unit-sphere":
         project = unit_sphere
     server = Server(
-        mean if method == "oracle" else rule(method, config, clients or task.clients.count, rng),
+        own or (mean if method == "oracle" else rule(method, config, clients or task.clients.count, rng)),
         project,
         section.trim,
         audit,

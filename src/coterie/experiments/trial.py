@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from coterie.aggregators import Aggregator
 from coterie.algorithms import LocalMinimisers
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
 from coterie.assignment import assign
+from coterie.attacks import Attack
 from coterie.data import Truth
 from coterie.experiments import problems, tables
 from coterie.experiments.config import IMAGE_KINDS, NAMED_STARTS, ROBUST_STARTS, Config, Images
@@ -116,7 +118,20 @@ class Draw:
         return stream(self.config.run.seed, self.trial, purpose)
 
 
-def draw_trial(config: Config, trial: int, ground: Ground | None = None) -> Draw:
+class Own(NamedTuple):
+    """What is tried beside the tables: rules by names of one's own, an attack in the place of the configured one."""
+
+    rules: Mapping[str, Aggregator] = {}
+    attack: Attack | None = None
+
+    def attack_of(self, config: Config) -> Attack:
+        return self.attack or tables.attack(config.attack)
+
+
+NOTHING_OWN = Own()
+
+
+def draw_trial(config: Config, trial: int, ground: Ground | None = None, own: Own = NOTHING_OWN) -> Draw:
     """The data, the task and the first centres of a trial."""
     rng, origin = stream(config.run.seed, trial, "start"), None
     example: Array
@@ -135,7 +150,7 @@ def draw_trial(config: Config, trial: int, ground: Ground | None = None) -> Draw
     if config.algorithm.init in ROBUST_STARTS:
         byzantine = _byzantine(task, truth)
         adversary = stream(config.run.seed, trial, "attack on the start")
-        network = SimulatedNetwork(task, byzantine, tables.attack(config.attack), adversary)
+        network = SimulatedNetwork(task, byzantine, own.attack_of(config), adversary)
         start = tables.robust_start(config, task, origin)(network, example, rng)
     elif config.algorithm.init == "fresh":
         start = example
@@ -154,10 +169,12 @@ def run_trial(
     record: bool = True,
     on_round: OnRound = lambda: None,
     ground: Ground | None = None,
+    own: Own = NOTHING_OWN,
 ) -> TrialResult:
     """All methods on one draw; `record` keeps what happened in every round and to every client.
 
-    ground: of the trial before, if there was one.
+    ground: of the trial before, if there was one. own: rules that play beside the methods, and an attack (see
+    docs/extending.md).
     Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
     thread, since its rounding depends on the number of threads.
     """
@@ -167,11 +184,12 @@ def run_trial(
     # a method that diverges may overflow; the result says so, a warning would not add to it
     with products, threadpool_limits(limits=1), np.errstate(all="ignore"):
         ground = ground or Ground()
-        draw = draw_trial(config, trial, ground)
-        results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round) for m in config.methods}
+        draw = draw_trial(config, trial, ground, own)
+        names = [*config.methods, *own.rules]
+        results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round, own) for m in names}
         if draw.truth is not None and draw.truth.centres.shape[1]:
             if not (oracle := results.get("oracle") or ground.oracle):
-                oracle = ground.oracle = _run_method("oracle", draw, False, lambda: None)
+                oracle = ground.oracle = _run_method("oracle", draw, False, lambda: None, NOTHING_OWN)
             for result in results.values():
                 compare(result, oracle, draw.truth)
     return TrialResult(trial, results)
@@ -187,15 +205,17 @@ def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
         metrics["worst_ratio"] = float((cluster_distances(result.centres, truth.centres) / each).max())
 
 
-def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound) -> MethodResult:
-    task = tables.method_task(method, draw.config, draw.task)
-    algorithm = tables.algorithm(method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin)
-    guess = tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
+def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound, own: Own) -> MethodResult:
+    task, given = tables.method_task(method, draw.config, draw.task), own.rules.get(method)
+    algorithm = tables.algorithm(
+        method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin, own=given
+    )
+    guess = given or tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
     guess(draw.start)  # compiled before the clock starts, as is what a client computes
     if not isinstance(draw.config.problem, Images):
         task.on(task.clients.take([0])).respond(draw.start, assign)
     byzantine = _byzantine(task, draw.truth)
-    network = SimulatedNetwork(task, byzantine, tables.attack(draw.config.attack), draw.stream("attack"), guess)
+    network = SimulatedNetwork(task, byzantine, own.attack_of(draw.config), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     first = draw.start[:1] if method == "global" else draw.start
     seconds, began = 0.0, time.perf_counter()
