@@ -19,6 +19,7 @@ from coterie.experiments.beyond import beyond_report, questions
 from coterie.experiments.claims import Results, claims_report
 from coterie.experiments.database import Database
 from coterie.experiments.models import models_report
+from coterie.experiments.reproduce import slopes, slopes_report
 from coterie.experiments.sweep import parse_grid
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +148,15 @@ def test_the_tables_of_the_reproduction_are_what_the_kept_results_say() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
     assert len(tables) > 100
     assert set(tables) <= set(page)
+
+
+def test_the_measured_slopes_are_what_the_kept_results_say() -> None:
+    kept = ROOT / "docs" / "results" / "slopes"
+    found = [(slope, Database(kept / slope.name.rsplit(maxsplit=1)[-1]).rows()) for slope in slopes(50)]
+    assert all(len(rows) == len(slope.grid.keys) for slope, rows in found)
+    report = slopes_report(found)
+    assert (kept / "report.md").read_text(encoding="utf-8") == report
+    assert report in (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_beyond_the_paper_are_what_the_kept_results_say() -> None:

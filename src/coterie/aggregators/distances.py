@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from coterie.aggregators.order_statistics import mean_between_ranks, native, threads
-from coterie.aggregators.rules import Aggregator, check_rows, mean, median
+from coterie.aggregators.rules import Aggregator, check_rows, mean, median, trim_count
 from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
 
 BLOCK = 2048
@@ -136,7 +136,7 @@ def _lies(rows: int, byzantine: float) -> int:
     """⌊byzantine·rows⌋, fewer than half."""
     if not 0 <= byzantine < 0.5:
         raise ValueError(f"byzantine must be in [0, 0.5), got {byzantine}")
-    return min(int(byzantine * rows + 1e-9), (rows - 1) // 2)
+    return trim_count(rows, byzantine)
 
 
 def krum(updates: Array, byzantine: float, selected: float = 0.0) -> Array:

@@ -12,6 +12,7 @@ from coterie.aggregators import geometric_median, trim_count
 from coterie.algorithms.base import Exchange, Network, State
 from coterie.algorithms.descent import ClusteredDescent
 from coterie.arrays import Array, Floats, Ints, as_numpy, like
+from coterie.initialise import plus_plus
 from coterie.intake import admit
 
 
@@ -83,7 +84,7 @@ def trimmed_kmeans(
     best: tuple[float, Floats, Ints] | None = None
     kept = len(points) - trim_count(len(points), trim)
     for _ in range(starts if first is None else 1):
-        centres = points[_plus_plus(points, clusters, trim, rng)]
+        centres = points[plus_plus(points, clusters, kept, rng)]
         labels = cdist(points, centres).argmin(axis=1) if first is None else first
         for _ in range(iterations):
             centres = np.stack(
@@ -106,20 +107,3 @@ def _trimmed_centre(points: Floats, trim: float) -> Floats:
     distances = np.linalg.norm(points - geometric_median(points, tolerance=1e-4), axis=1)
     centre: Floats = points[distances <= np.quantile(distances, 1 - trim)].mean(axis=0)
     return centre
-
-
-def _plus_plus(points: Floats, clusters: int, trim: float, rng: Generator) -> list[int]:
-    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
-
-    The trim·m points that lie farthest are never drawn: they are where outliers would be.
-    """
-    chosen = [int(rng.integers(len(points)))]
-    nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
-    reach = len(points) - trim_count(len(points), trim) - 1
-    while len(chosen) < clusters:
-        weights = np.where(nearest <= np.partition(nearest, reach)[reach], nearest, 0.0)
-        total = weights.sum()
-        weights = weights / total if total > 0 else np.full(len(points), 1 / len(points))
-        chosen.append(int(rng.choice(len(points), p=weights)))
-        nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
-    return chosen

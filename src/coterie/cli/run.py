@@ -71,8 +71,8 @@ def run(
 
 
 def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
-    from coterie.experiments import summarise
     from coterie.experiments.run import run_trials
+    from coterie.experiments.store import outcome
 
     results = []
     with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
@@ -89,10 +89,11 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
                 folder.close("failed")
             raise
     results.sort(key=lambda result: result.trial)
+    status = "interrupted" if interrupted() else "complete"
     if folder is not None:
-        folder.close("interrupted" if interrupted() else "complete")
+        folder.close(status)
     if as_json:
-        print(json.dumps({"methods": summarise(results)}))
+        print(json.dumps(outcome(chosen, results, status)))
     elif results:
         _show(chosen, results)
     if folder is not None:

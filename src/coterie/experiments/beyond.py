@@ -21,13 +21,16 @@ RULES = ("brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-filter",
 WIDTHS = (20, 50, 100, 200, 500, 1000, 2000, 5000)
 STRONGEST = ("constant", "trimmed mean", "ALIE, worst", "disguised, worst", "Min-Max", "Min-Sum", "mimic")
 """The attacks that the dimension is measured under: of each rule and dimension the worst of them counts."""
+BOUNDS = (0.05, 0.1, 0.15, 0.18, 0.2, 0.3)
+"""Shares of liars that are reckoned with; 0.05 are there, and the smallest of five clusters is 0.19."""
 ALONE = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
 def questions(trials: int, quick: bool = False) -> dict[str, Grid]:
     """paper: the paper's grid and attack. honest: nobody lies. attacked: every attack of the arena. uneven: unequal
-    clusters, unequal clients, counts. unknown: k is to be found, with liars who pose as a cluster or do not. dimension:
-    one cluster, from 20 to 5,000 dimensions. The last two with a fifth of the trials.
+    clusters, unequal clients, counts. bound: more liars are reckoned with than there are. unknown: k is to be found,
+    with liars who pose as a cluster or do not. dimension: one cluster, from 20 to 5,000 dimensions. The last two with
+    a fifth of the trials.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the last.
     """
@@ -46,6 +49,12 @@ def questions(trials: int, quick: bool = False) -> dict[str, Grid]:
         "honest": grid(trials, {"byzantine": 0.0}, settings),
         "attacked": grid(trials, {}, each),
         "uneven": grid(trials, {}, [{"problem": problem} for problem in UNEVEN.values()]),
+        "bound": grid(
+            trials,
+            {"clusters": 5, "clients": 200, "dim": [20, 100]},
+            [{"attack": ATTACKS[name]} for name in ("paper", "disguised, worst")],
+            algorithm={"most_byzantine": list(BOUNDS)},
+        ),
         "unknown": grid(
             few,
             {"dim": [d for d in dims if d <= 200]},
@@ -71,6 +80,7 @@ def beyond_report(found: Mapping[str, Sequence[Row]]) -> str:
         "honest": _cells,
         "attacked": _attacked,
         "uneven": _uneven,
+        "bound": _bound,
         "unknown": _unknown,
         "dimension": _dimension,
     }
@@ -174,6 +184,16 @@ def _uneven(rows: Sequence[Row]) -> list[str]:
             for line in ordered
         ],
     )
+
+
+def _bound(rows: Sequence[Row]) -> list[str]:
+    named = [{**row, "attack": attack_name(row)} for row in rows]
+    table = []
+    for line in aggregate(named, ["attack", "problem.dim", "algorithm.most_byzantine"]):
+        bound = line["algorithm.most_byzantine"]
+        cells = [line["attack"], line["problem.dim"], f"{bound:g}, {round(bound * named[0]['problem.clients'])}"]
+        table.append([*cells, _mean(line, "oracle_ratio"), _mean(line, "worst_ratio", 2), _mean(line, "ari", 4)])
+    return _table(["attack", "d", "bound, liars", "x oracle", "worst cluster", "ARI"], table)
 
 
 def _unknown(rows: Sequence[Row]) -> list[str]:

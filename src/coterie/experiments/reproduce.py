@@ -196,7 +196,7 @@ def slopes(trials: int = 20) -> list[Slope]:
     both = ("brifca-median", "brifca-trimmed")
     one: dict[str, Any] = {"clusters": 1, "clients": 2000, "samples": 100, "dim": 10}
     shared = [{"clusters": k, "clients": 1000 * k} for k in (2, 4, 8)]
-    gathered = along("clusters", [], shared, byzantine=0.03, samples=100, dim=10)
+    gathered = along("clusters", [], shared, byzantine=0.03, samples=100)
     return [
         Slope("n", "problem.samples", along("samples", [50, 100, 200, 400, 800]), dict.fromkeys(both, -0.5)),
         Slope("m", "problem.clients", along("clients", [40, 80, 160, 320, 640]), dict.fromkeys(both, -0.5)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors.numpy import save
 
@@ -78,15 +80,20 @@ class RunFolder:
         self._write_summary(status)
 
     def _write_summary(self, status: str) -> None:
-        summary = {
-            "version": __version__,
-            "status": status,
-            "seed": self.config.run.seed,
-            "trials_wanted": self.config.run.trials,
-            "trials_finished": sorted(trial.trial for trial in self.trials),
-            "methods": summarise(self.trials),
-        }
-        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        summary = json.dumps(outcome(self.config, self.trials, status), indent=2)
+        write_atomically(self.path / "summary.json", f"{summary}\n".encode())
+
+
+def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[str, Any]:
+    """What a run gave, as summary.json and `--json` have it."""
+    return {
+        "version": __version__,
+        "status": status,
+        "seed": config.run.seed,
+        "trials_wanted": config.run.trials,
+        "trials_finished": sorted(trial.trial for trial in trials),
+        "methods": summarise(trials),
+    }
 
 
 def _tables(result: TrialResult) -> dict[str, list[Row]]:

@@ -188,7 +188,7 @@ def trimmed_clusters(points: Floats, clusters: int, byzantine: float, rng: Gener
     kept = _kept_count(len(points), byzantine)
     best: tuple[tuple[int, float], Clusters] | None = None
     for _ in range(starts):
-        centres = _swapped(points, _seeds(points, clusters, kept, rng), kept, rng)
+        centres = _swapped(points, points[plus_plus(points, clusters, kept, rng)], kept, rng)
         cost, found = _lloyd(points, centres, kept)
         small = int((np.bincount(found.labels, minlength=clusters) <= len(points) - kept).sum()) if byzantine else 0
         if best is None or (small, cost) < best[0]:
@@ -225,14 +225,17 @@ def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
     return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
 
 
-def _seeds(points: Floats, clusters: int, kept: int, rng: Generator) -> Floats:
-    """k-means++ among the points that are kept."""
+def plus_plus(points: Floats, clusters: int, kept: int, rng: Generator) -> list[int]:
+    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
+
+    Of the points only the `kept` nearest ones are drawn: the others are where outliers would be.
+    """
     chosen = [int(rng.integers(len(points)))]
     nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
     while len(chosen) < clusters:
         chosen.append(_drawn(nearest, kept, rng))
         nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
-    return points[chosen]
+    return chosen
 
 
 def _swapped(points: Floats, centres: Floats, kept: int, rng: Generator) -> Floats:
