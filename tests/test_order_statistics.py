@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.aggregators import order_statistics
+from coterie.aggregators.moves import LANES, moves_of, play
 from coterie.aggregators.order_statistics import mean_between_ranks, network, sorting_network
 
 values = st.one_of(
@@ -98,3 +99,27 @@ def test_pruning_drops_comparators() -> None:
     assert 0 < len(network(100, 10, 90)) < 0.9 * whole  # who is in matters, not in which order
     assert len(network(100, 0, 99)) < len(network(100, 10, 90))  # the largest alone
     assert len(network(100, 0, 100)) == 0
+
+
+@given(st.integers(2, 60), st.integers(0, 2**31), st.data())
+def test_moves_do_what_their_comparators_do(rows: int, seed: int, data: st.DataObject) -> None:
+    """Any comparators in any order, whether they sort or not: every row of the network gets the same value."""
+    entry = st.tuples(st.integers(0, rows - 1), st.integers(0, rows - 1)).filter(lambda pair: pair[0] != pair[1])
+    drawn = data.draw(st.lists(entry, max_size=80))
+    pairs = np.array([sorted(pair) for pair in drawn], dtype=np.int32).reshape(-1, 2)
+    block = np.random.default_rng(seed).integers(9, size=(rows, LANES)).astype(np.float32)
+    expected = block.copy()
+    for a, b in pairs:
+        expected[[a, b]] = np.sort(expected[[a, b]], axis=0)
+    moves, places = moves_of(pairs, rows)
+    play(block, moves)
+    assert np.array_equal(block[places], expected)
+    assert sorted(places) == list(range(rows))
+
+
+def test_moves_write_far_fewer_rows_than_comparators() -> None:
+    for rows in (100, 400):
+        pairs = network(rows, rows // 10, rows - rows // 10)
+        moves, _ = moves_of(pairs, rows)
+        written = np.array([2, 3, 3, 4, 4])[moves[:, 0]].sum()
+        assert written < 0.7 * 2 * len(pairs)

@@ -3,7 +3,8 @@
 As on a GPU (`coterie.aggregators.cuda`), with a vector register in the place of a thread: some columns of all rows are
 loaded, run through the comparators as minima and maxima between registers, and summed; nothing but the result is
 written. So few rows take no longer than reading them. LLVM needs tens of milliseconds for a program, so there is one
-only for what has been asked for often enough. The result has the same bits as that of `order_statistics`.
+only for what has been asked for often enough. The result has the same bits as that of `order_statistics`, but for
+the sign of a zero.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Median, trimmed mean and mean are this one primitive with different ranks. On a CPU, columns are taken in
 blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
 algorithm 5.2.2M), less the comparators that the requested ranks do not need. A comparator is a minimum and
-a maximum of two rows of the block, so it works on all lanes at once in SIMD registers. Columns are
-independent: the result does not depend on the number of threads. What few rows ask for again and again becomes straight
-machine code (`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
+a maximum of two rows of the block, so it works on all lanes at once in SIMD registers; a few of them are done at a time
+(`moves`). Columns are independent: the result does not depend on the number of threads. What few rows ask for again and
+again becomes straight machine code (`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from array_api_compat import is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
 from coterie.aggregators import cuda, machine_code
+from coterie.aggregators.moves import LANES, moves_of, play
 from coterie.arrays import Array, Ints, as_numpy, available_cores, compiled, like, namespace
 
 SORTED = 1 << 26
 """Values that are sorted at once, on a device without a kernel for so many rows: sorting takes several times their
 memory."""
-LANES = 256
 NETWORK_ROWS = 2048
 """Up to this many rows the network wins; beyond, each column is sorted by itself."""
 THREAD_ELEMENTS = 1 << 19
@@ -81,17 +81,17 @@ def _pruned(pairs: NDArray[np.int32], rows: int, low: int, high: int) -> NDArray
 
 
 @compiled
-def _reduce(block: NDArray[Any], low: int, high: int, total: NDArray[np.float64], out: NDArray[Any]) -> None:
-    """Mean of block[low:high] per lane, summed in float64 around block[low] so that equal rows give that row."""
-    count, width = high - low, out.shape[0]
-    first = block[low]
+def _reduce(block: NDArray[Any], places: NDArray[np.int32], total: NDArray[np.float64], out: NDArray[Any]) -> None:
+    """Mean of the rows block[places] per lane, summed in float64 around the first so that equal rows give that row."""
+    count, width = len(places), out.shape[0]
+    first = block[places[0]]
     if count == 1:
         for lane in range(width):
             out[lane] = first[lane]
         return
     total[:] = 0.0
-    for i in range(low + 1, high):
-        row = block[i]
+    for i in range(1, count):
+        row = block[places[i]]
         for lane in range(LANES):
             total[lane] += np.float64(row[lane]) - np.float64(first[lane])
     odd = 0
@@ -103,8 +103,8 @@ def _reduce(block: NDArray[Any], low: int, high: int, total: NDArray[np.float64]
         for lane in range(width):
             if not np.isfinite(np.float64(first[lane]) + total[lane] / count):
                 result = np.float64(0.0)
-                for i in range(low, high):
-                    result += np.float64(block[i, lane]) / count
+                for i in range(count):
+                    result += np.float64(block[places[i], lane]) / count
                 out[lane] = result
 
 
@@ -149,35 +149,24 @@ def _sort(block: NDArray[Any], width: int) -> None:
 def _columns(
     rows: NDArray[Any],
     members: Ints,
-    pairs: NDArray[np.int32],
+    moves: NDArray[np.int32],
+    places: NDArray[np.int32],
     sort: bool,
-    low: int,
-    high: int,
     columns: tuple[int, int],
     out: NDArray[Any],
 ) -> None:
-    """out[c] = mean of the order statistics [low, high) of rows[members, c] for a range of columns, in blocks.
-
-    The loops over lanes that matter are such as the compiler turns into SIMD: no branch, no bool, no sum across lanes.
-    """
+    """out[c] = mean of what lies at `places` after the moves on rows[members, c], for a range of columns, in blocks."""
     block = np.zeros((len(members), LANES), dtype=rows.dtype)
     poison = np.zeros(LANES, dtype=rows.dtype)
     total = np.zeros(LANES, dtype=np.float64)
     for start in range(columns[0], columns[1], LANES):
         stop = min(start + LANES, columns[1])
         suspect = _load(rows, members, start, stop, block, poison)
-        for c in range(pairs.shape[0]):
-            a = block[pairs[c, 0]]
-            b = block[pairs[c, 1]]
-            for lane in range(LANES):
-                x = a[lane]
-                y = b[lane]
-                a[lane] = x if x < y else y
-                b[lane] = y if x < y else x
+        play(block, moves)
         if sort:
             _sort(block, stop - start)
         part = out[start:stop]
-        _reduce(block, low, high, total, part)
+        _reduce(block, places, total, part)
         if suspect:
             for lane in range(stop - start):
                 if np.isnan(poison[lane]):
@@ -191,6 +180,13 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
         return np.empty((0, 2), dtype=np.int32)
     pairs: NDArray[np.int32] = _pruned(_merge_exchange(rows), rows, low, high)
     return pairs
+
+
+@lru_cache(maxsize=4096)
+def _moves_of(rows: int, low: int, high: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The pruned network as moves, and where the ranks [low, high) then are."""
+    moves, places = moves_of(network(rows, low, high), rows)
+    return moves, places[low:high].copy()
 
 
 def sorting_network(rows: int) -> NDArray[np.int32]:
@@ -212,7 +208,7 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
     sort = count > NETWORK_ROWS and high - low < count
     program = PROGRAMS.get(pairs, count, low, high, rows)
     kernel: Callable[..., None] = (
-        partial(_columns, rows, members, pairs, sort, low, high)
+        partial(_columns, rows, members, *_moves_of(count, low, high), sort)
         if program is None
         else partial(machine_code.mean_of_columns, program, rows, members)
     )
