@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from coterie import __version__, load
+from coterie.cli.paper import plan
 from coterie.experiments.config import COMPARED
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
@@ -350,30 +352,34 @@ def test_plan_says_where_there_is_no_guarantee(tmp_path: Path) -> None:
     assert (round(second["left"], 4), second["right"], second["holds"]) == (0.4211, 0.05, False)
     assert "NO GUARANTEE" in second["meaning"]
     assert round(found["worst contamination a/(a+p)"]["value"], 5) == 0.09524
-    changed = [
-        json.loads(coterie("plan", *option, "--json", cwd=tmp_path).stdout)
-        for option in ([], ["--delta", "0.2"], ["--epsilon", "0.3"], ["--c1", "64"], ["--trim", "0.45"])
-    ]
-    left = [found["Theorem 2 (trimmed mean)"]["left"] for found in changed]
-    liars = json.loads(coterie("plan", "--c1", "0", "--json", cwd=tmp_path).stdout)["Theorem 2 (trimmed mean)"]["left"]
-    assert left[0] - liars == pytest.approx(2 * (left[1] - liars)) == pytest.approx(2 * (left[3] - liars))
-    assert [found["Theorem 1 (median)"]["right"] for found in changed] == pytest.approx([0.4, 0.4, 0.2, 0.4, 0.4])
-    assert left[2] == left[0]
-    assert "no trim above 1/2 - epsilon = 0.4" in changed[4]["Theorem 2 (trimmed mean)"]["meaning"]
-    shown = coterie("plan", cwd=tmp_path).stdout
-    assert "NO GUARANTEE" in shown
-    still = ["--set", "problem.kind=gaussian-means", "--set", "problem.noise_variance=0"]
-    assert coterie("plan", *still, cwd=tmp_path).returncode == 0
-    edge = coterie("plan", "--clients", "1499", "--clusters", "2", "--byzantine", "0.33289", "--c1", "0", cwd=tmp_path)
-    assert "too many liars" in edge.stdout
-    asked = coterie("plan", "--set", "algorithm.init=spectral", "--json", cwd=tmp_path)
-    assert "unknown" in json.loads(asked.stdout)["start within"]["meaning"]
+    assert "NO GUARANTEE" in coterie("plan", cwd=tmp_path).stdout
     large = coterie("plan", "--clients", "100000", "--clusters", "2", "--byzantine", "0.01", "--samples", "100000",
                     "--dim", "5", "--trim", "0.2", cwd=tmp_path)  # fmt: skip
     assert "NO GUARANTEE" not in large.stdout
     for wrong in (["--clusters", "999"], ["--trim", "0.5"], ["--epsilon", "0.7"], ["--set", "problem.kind=folder"]):
         refused = coterie("plan", *wrong, cwd=tmp_path)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_every_option_of_plan_sets_what_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(**options: Any) -> dict[str, Any]:
+        plan(**options, as_json=True)
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    first, second = "Theorem 1 (median)", "Theorem 2 (trimmed mean)"
+    usual, certain, far, half = planned(), planned(delta=0.2), planned(epsilon=0.3), planned(c1=64.0)
+    liars = planned(c1=0.0)[second]["left"]
+    for other in (certain, half):
+        assert usual[second]["left"] - liars == pytest.approx(2 * (other[second]["left"] - liars))
+    assert (usual[first]["right"], far[first]["right"]) == pytest.approx((0.4, 0.2))
+    assert far[second]["left"] == usual[second]["left"]
+    assert planned(bound=3.0)["bound of Theorem 2"]["value"] == pytest.approx(3 * usual["bound of Theorem 2"]["value"])
+    assert "no trim above 1/2 - epsilon = 0.4" in planned(trim=0.45)[second]["meaning"]
+    assert "unknown" in planned(changes=["algorithm.init=spectral"])["start within"]["meaning"]
+    edge = planned(clients=1499, clusters=2, byzantine=0.33289, c1=0.0)["set algorithm.trim to"]
+    assert (edge["value"], edge["meaning"]) == (None, "too many liars")
+    planned(changes=["problem.kind=gaussian-means", "problem.noise_variance=0"])
 
 
 def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments: a figure, a table of all cells, and a report in Markdown.
 
-    figure1 is Figure 1 (a), (b), (c) of the paper: 20 cells, 50 trials, 40 minutes on two cores. slopes sweeps
+    figure1 is Figure 1 (a), (b), (c) of the paper: 20 cells, 50 trials, half an hour on two cores. slopes sweeps
     n, m, d, k and alpha from a warm start and sets the fitted exponents beside those of Theorems 1 and 2. claims
     reads OUT/as-published and OUT/fair, runs three small grids beside them, and writes OUT/claims.md. beyond sets the
     method `coterie` against every attack in every cell, hides k from it, and measures how rules depend on d.
