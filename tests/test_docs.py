@@ -152,7 +152,7 @@ def test_the_tables_of_the_reproduction_are_what_the_kept_results_say() -> None:
 
 def test_the_measured_slopes_are_what_the_kept_results_say() -> None:
     kept = ROOT / "docs" / "results" / "slopes"
-    found = [(slope, Database(kept / slope.name.rsplit(maxsplit=1)[-1]).rows()) for slope in slopes(50)]
+    found = [(slope, Database(kept / slope.folder).rows()) for slope in slopes(50)]
     assert all(len(rows) == len(slope.grid.keys) for slope, rows in found)
     report = slopes_report(found)
     assert (kept / "report.md").read_text(encoding="utf-8") == report

@@ -156,19 +156,14 @@ def _slopes(
     from coterie.plot import slopes as draw
 
     found, asked = [], [slope._replace(grid=seeded(slope.grid, seed)) for slope in slopes(trials)]
-    begun = [slope.name for slope in asked if (out / _folder(slope.name) / FILE).exists()]
+    begun = [slope.name for slope in asked if (out / slope.folder / FILE).exists()]
     for slope in asked:
         # an interruption may have left some that were never begun
-        inside = results_folder(out / _folder(slope.name), resume and (slope.name in begun or not begun))
+        inside = results_folder(out / slope.folder, resume and (slope.name in begun or not begun))
         found.append((slope, work(slope.grid, inside, workers, engine, ray_address).rows(slope.grid.keys)))
     draw([(slope.key, slope.metric, rows) for slope, rows in found], out / "slopes.png")
     write_atomically(out / "report.md", slopes_report(found).encode())
     print(out / "report.md")
-
-
-def _folder(name: str) -> str:
-    """A name as a folder's: its last word, `gather` of "1/p, liars gather"."""
-    return name.rsplit(maxsplit=1)[-1]
 
 
 def _claims(

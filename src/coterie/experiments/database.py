@@ -202,8 +202,9 @@ class Database:
         )
         with self._reported():
             found = self.connection.execute(query, [NUMERICS]).fetchall()
-            others = self.connection.execute("SELECT count(*) FROM results").fetchone()[0]
-        if only is None and others and not found:
+            asked = only is None and not found
+            others = self.connection.execute("SELECT count(*) FROM results").fetchone()[0] if asked else 0
+        if others:
             raise ValueError(
                 f"{self.path}: its {others} results are of another version of the numerics; run them again"
             )

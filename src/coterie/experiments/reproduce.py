@@ -172,6 +172,11 @@ class Slope(NamedTuple):
     expected: dict[str, float]
     metric: str = "matched_dist"
 
+    @property
+    def folder(self) -> str:
+        """The last word of its name: `gather` of "1/p, liars gather"."""
+        return self.name.rsplit(maxsplit=1)[-1]
+
 
 def slopes(trials: int = 20) -> list[Slope]:
     """Error against n, m, d, k and α from a warm start, one at a time, where one term of the rates dominates.

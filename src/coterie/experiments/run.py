@@ -19,7 +19,7 @@ from coterie.aggregators import Aggregator
 from coterie.arrays import available_cores
 from coterie.attacks import Attack
 from coterie.experiments.config import METHOD_NAMES, Config
-from coterie.experiments.trial import Ground, Own, TrialResult, run_trial
+from coterie.experiments.trial import NOTHING_OWN, Ground, Own, TrialResult, run_trial
 
 POLL_SECONDS = 0.1
 OnProgress = Callable[[int], None]
@@ -65,17 +65,12 @@ def run_trials(
     """
     if taken := set(rules or {}) & set(METHOD_NAMES):
         raise ValueError(f"rules: {', '.join(sorted(taken))} is the name of a method; choose another")
-    if rules or attack:
-        on_round, ground, own = counted_rounds(on_progress, stop), Ground(), Own(rules or {}, attack)
-        for trial in range(config.run.trials):
-            try:
-                result = run_trial(config, trial, True, on_round, ground, own)
-            except Interrupted:
-                return
-            yield result
-        return
     jobs = [Job(config, trial) for trial in range(config.run.trials)]
-    for _, result in local_engine(worker_count(config))(jobs, on_progress, stop):
+    if rules or attack:
+        played = _in_this_process(jobs, on_progress, stop, Own(rules or {}, attack))
+    else:
+        played = local_engine(worker_count(config))(jobs, on_progress, stop)
+    for _, result in played:
         yield result
 
 
@@ -104,11 +99,13 @@ def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
     return on_round
 
 
-def _in_this_process(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+def _in_this_process(
+    jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, own: Own = NOTHING_OWN
+) -> Iterator[tuple[int, TrialResult]]:
     on_round, ground = counted_rounds(on_progress, stop), Ground()
     for place, job in enumerate(jobs):
         try:
-            result = run_trial(*job, on_round, ground)
+            result = run_trial(*job, on_round, ground, own)
         except Interrupted:
             return
         yield place, result

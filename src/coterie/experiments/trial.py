@@ -63,8 +63,8 @@ def check(config: Config) -> None:
     if problem.kind not in ("folder", *IMAGE_KINDS) and config.algorithm.init in NAMED_STARTS:
         return
     clients = problems.federation(problem, stream(config.run.seed, 0, "data")).clients
-    if problem.kind == "folder":
-        problems.task(problem, clients)  # are the targets what the task needs?
+    if problem.kind == "folder" and problem.task in ("logistic", "softmax"):
+        problems.task(problem, clients)  # are the targets classes?
     elif problem.kind in IMAGE_KINDS:
         problems.on_device(clients.take([0]), config.run.device)
     if problem.clusters > clients.count:
