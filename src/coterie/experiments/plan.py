@@ -24,6 +24,8 @@ from coterie.experiments.config import (
 from coterie.experiments.problems import own_clients, weight_names
 from coterie.experiments.tables import most_liars
 
+BOUNDED = {"coterie", "brifca-filter", "brifca-no-regret"}
+"""Methods that are told how many may lie."""
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
 MOST_JUDGED = 1000
@@ -169,7 +171,7 @@ def _trim_too_small(config: Config) -> str | None:
 
 def _bound_too_small(config: Config) -> str | None:
     """Where there are more liars than the methods that go by a bound are told."""
-    problem, bounded = config.problem, {"coterie", "brifca-filter", "brifca-no-regret"} & set(config.methods)
+    problem, bounded = config.problem, BOUNDED & set(config.methods)
     if isinstance(problem, Folder) or not (bounded or config.algorithm.init in ROBUST_STARTS):
         return None
     share, clients = problem.byzantine, problem.clients
@@ -183,7 +185,7 @@ def _bound_too_small(config: Config) -> str | None:
 
 def _bound_too_large(config: Config) -> str | None:
     """Where as many liars are reckoned with as the smallest cluster has members: these cannot be told from it."""
-    problem, bounded = config.problem, {"coterie", "brifca-filter", "brifca-no-regret"} & set(config.methods)
+    problem, bounded = config.problem, BOUNDED & set(config.methods)
     if not isinstance(problem, Synthetic) or not (bounded or config.algorithm.init in ROBUST_STARTS):
         return None
     liars, smallest = most_liars(config.algorithm, problem.clients), round(_smallest_share(problem) * problem.clients)
