@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from coterie import assignment
 from coterie.aggregators import median
 from coterie.algorithms import ClusteredDescent
-from coterie.assignment import Memory, assign, respond
+from coterie.assignment import Asking, Memory, Planes, assign, look_ahead, respond
 from coterie.attacks import Attack, paper
 from coterie.data import Clients, mixed_regression
 from coterie.initialise import bernoulli
@@ -105,7 +106,72 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
     for _ in range(2):
         memory.respond(task, centres)
     assert (memory.planes is not None) == remembering
-    assert memory.planes is None or memory.planes.slopes.size <= assignment.ROOM * drawn.clients.features.size
+    if memory.planes is not None:
+        kept = memory.planes.steps.nbytes + 6 * memory.planes.units.nbytes
+        assert kept == Planes.bytes_of(task, centres) <= assignment.ROOM * drawn.clients.features.nbytes
+
+
+@given(st.integers(0, 2**31), st.lists(st.sampled_from([0.0, 1e-3, 0.03, 0.3, 3.0, 1e20]), min_size=1, max_size=6))
+def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = mixed_regression(rng, clients=10, clusters=3, samples=7, dim=9)
+    task = linear_regression(drawn.clients, "direct")
+    start = rng.standard_normal((3, 9)).astype(np.float32)
+    planes = Planes.touching(task, np.zeros(10, dtype=np.int64), start)
+    everything = np.repeat(np.arange(3), 10), np.tile(np.arange(10), 3)
+    with np.errstate(all="ignore"):
+        for centres in walk(rng, start, steps):
+            planes.rivals(centres, np.zeros(10, dtype=np.float32))
+            exact = LinearModel(
+                replace(drawn.clients, features=drawn.clients.features.astype(np.float64)), task.loss, task.minimise
+            ).losses(centres.astype(np.float64))
+            assert (exact * (1 + 1e-6) >= planes.least.T).all()  # by steepness alone, far from the own losses
+            planes._look_up(*everything)
+            assert (exact * (1 + 1e-6) >= planes.least.T).all()
+
+
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=5),
+    st.lists(st.sampled_from([0.0, 1e-3, 0.03, 0.3, 3.0, np.nan]), min_size=2, max_size=4),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_a_pass_that_several_servers_share_gives_each_what_it_would_get_alone(
+    seed: int, servers: list[tuple[int, bool]], steps: list[float], dtype: Any
+) -> None:
+    """With one to five servers, from one centre to four each, some of which have fixed the labels."""
+    rng = np.random.default_rng(seed)
+    drawn = mixed_regression(rng, clients=12, clusters=3, samples=range(1, 12), dim=9, dtype=np.dtype(dtype).name)
+    task = linear_regression(drawn.clients, "direct")
+    starts = [rng.standard_normal((k, 9)).astype(dtype) for k, _ in servers]
+    fixed = [rng.integers(k, size=12) if told else None for k, told in servers]
+    together, alone = [Memory() for _ in servers], [Memory() for _ in servers]
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "ROOM", np.inf)
+        for turn in zip(*(walk(rng, start, steps) for start in starts), strict=True):
+            look_ahead([Asking(task, centres, memory) for centres, memory in zip(turn, together, strict=True)])
+            known = [memory.first is not None for memory in together]
+            for q, centres in enumerate(turn):
+                ahead = together[q].ahead
+                assert (ahead is not None) == (known[q] and sum(known) > 1)
+                found, expected = (respond(task, centres, fixed[q], memory=m[q]) for m in (together, alone))
+                assert np.array_equal(found.labels, expected.labels)
+                assert np.array_equal(found.updates, expected.updates, equal_nan=True)
+                assert ahead is None or np.isnan(centres).any() or found.updates is ahead.updates  # no second pass
+
+
+def test_what_was_found_ahead_is_for_that_question_alone(rng: np.random.Generator) -> None:
+    drawn = mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4)
+    task, memories = linear_regression(drawn.clients, "direct"), [Memory(), Memory()]
+    centres = rng.standard_normal((2, 4)).astype(np.float32)
+    for memory in memories:
+        memory.respond(task, centres)
+    for question, labels in ((centres + 1, None), (centres, np.ones(10, dtype=np.int64))):
+        look_ahead([Asking(task, centres, memory) for memory in memories])
+        found = memories[0].respond(task, question, labels)
+        expected = task.respond(question, assign if labels is None else lambda _, told=labels: told)
+        assert np.array_equal(found.labels, expected.labels)
+        assert np.array_equal(found.updates, expected.updates)
 
 
 def test_other_losses_are_computed_as_ever(rng: np.random.Generator) -> None:

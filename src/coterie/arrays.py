@@ -66,12 +66,14 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def compiled(function: Callable[..., Any], reorder: bool = False) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], reorder: bool = False, contract: bool = False) -> Callable[..., Any]:
     """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process.
 
     reorder: sums may be added up in another order than written, as SIMD needs; the order is the same in every call.
+    contract: a product and a sum may be one operation, rounded once.
     """
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
+    fastmath = {"reassoc", "contract", "nsz"} if reorder else {"contract"} if contract else False
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath}
     try:
         machine_code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for numba's cache: compile anew in every process

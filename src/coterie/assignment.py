@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.arrays import Array, Floats, Ints, as_numpy, compiled
 from coterie.tasks import Response, Revisited, Task
@@ -14,7 +16,7 @@ from coterie.tasks import Response, Revisited, Task
 MARGIN = 1e-4
 """How much smaller, relatively, the loss at the own centre must be for another to be no rival: more than rounding."""
 ROOM = 0.15
-"""Numbers that clients may remember, as a share of their samples'."""
+"""What clients may remember, as a share of their samples' memory."""
 TOGETHER = 1 << 20
 """Numbers of planes that are made at a time."""
 
@@ -40,45 +42,70 @@ class Planes:
     the client last looked there, still lies above the loss at the client's own centre is no rival, and needs no look;
     while it moves by δ the plane falls behind by O(‖δ‖²) alone. Nor is the plane looked up every time, since at most it
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
-    planes in the place of distances.
-    labels: (m,), the own centres. slopes, heights: (k, m, d) and (k, m), F_i(θ_j) ≥ height + ⟨slope, θ_j⟩. steepness:
-    (k, m), ‖slope‖. least: (k, m), what F_i(θ_j) cannot lie below at these centres, (k, d).
+    planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
+    memory; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
+    labels: (m,), the own centres. steps: (k, m, d), slopes = units·steps. units, heights, steepness, missing: (k, m),
+    F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·way, ‖∇F_i(θ₀)‖ and ‖e‖. least: (k, m), what F_i(θ_j) cannot lie below at
+    these centres, (k, d). ways, touched: how far the centres, (k,), have moved, now and, (k, m), at the last look.
     """
 
     labels: Ints
-    slopes: Array
+    centres: Array
+    steps: NDArray[np.int8]
+    units: Floats
     heights: Floats
     steepness: Floats
+    missing: Floats
     least: Floats
-    centres: Array
+    touched: Floats
+    ways: Floats
 
     @classmethod
     def touching(cls, task: Revisited, labels: Ints, centres: Array) -> Planes:
         """Where everybody has just looked at all centres."""
         (k, d), m = centres.shape, len(labels)
-        slopes = np.empty((k, m, d), dtype=centres.dtype)
-        planes = cls(labels, slopes, np.empty((k, m)), np.empty((k, m)), np.empty((k, m)), centres.copy())
+        units, heights, steepness, missing, least, touched = np.empty((6, k, m))
+        steps, ways = np.empty((k, m, d), dtype=np.int8), np.zeros(k)
+        planes = cls(labels, centres.copy(), steps, units, heights, steepness, missing, least, touched, ways)
         step = max(1, TOGETHER // (k * d))
         for start in range(0, m, step):
             clients = np.arange(start, min(start + step, m))
             planes.touch(task, np.tile(np.arange(k), len(clients)), np.repeat(clients, k))
         return planes
 
-    def touch(self, task: Revisited, others: Ints, clients: Ints) -> Array:
-        """New planes, and the losses, for pairs of centres and clients."""
+    @staticmethod
+    def bytes_of(task: Task, centres: Array) -> int:
+        """What the planes of a task's clients take."""
+        return len(centres) * task.clients.count * (task.dim + 6 * 8)
+
+    def fit(self, task: Task, centres: Array) -> bool:
+        """Whether these are planes of such clients and centres."""
+        shape = len(centres), task.clients.count, task.dim
+        return self.steps.shape == shape and self.centres.dtype == centres.dtype
+
+    def touch(self, task: Revisited, others: Ints, clients: Ints) -> tuple[Array, Array]:
+        """New planes for pairs of centres and clients, and the losses and gradients there."""
+        pairs = others, clients
         losses, gradients = task.visit(self.centres, others, clients)
-        self.slopes[others, clients] = gradients
         with np.errstate(all="ignore"):
-            self.heights[others, clients] = losses - _rises(self.slopes, self.centres, others, clients)
-            self.steepness[others, clients] = (1 + MARGIN) * np.linalg.norm(gradients, axis=1)
+            _keep(gradients, others, clients, self.steps, self.units, self.steepness, self.missing)
+            self.heights[pairs] = losses - self._rises(others, clients)
+        self.touched[pairs] = self.ways[others]
         self._look_up(others, clients)
-        return losses
+        return losses, gradients
+
+    def _rises(self, others: Ints, clients: Ints) -> Floats:
+        """(p,): ⟨slope, θ_j⟩ for pairs of centres and clients."""
+        rises: Floats = self.units[others, clients] * _products(self.steps, self.centres, others, clients)
+        return rises
 
     def _look_up(self, others: Ints, clients: Ints) -> None:
         """How high the planes of pairs lie, with room for rounding."""
+        pairs = others, clients
         with np.errstate(all="ignore"):
-            heights, rises = self.heights[others, clients], _rises(self.slopes, self.centres, others, clients)
-            self.least[others, clients] = heights + rises - MARGIN * (np.abs(heights) + np.abs(rises))
+            heights, rises = self.heights[pairs], self._rises(others, clients)
+            fallen = self.missing[pairs] * (self.ways[others] - self.touched[pairs])
+            self.least[pairs] = heights + rises - fallen - MARGIN * (np.abs(heights) + np.abs(rises))
 
     def rivals(self, centres: Array, own: Array) -> tuple[Ints, Ints]:
         """Pairs of centres and clients, client by client, for which only a look tells whether the loss is above `own`.
@@ -86,7 +113,8 @@ class Planes:
         centres: where they are now. own: (m,), the losses at the own ones there.
         """
         with np.errstate(all="ignore"):  # a centre may have run away
-            moved = np.linalg.norm(centres.astype(np.float64) - self.centres, axis=1)
+            moved = (1 + MARGIN) * np.linalg.norm(centres.astype(np.float64) - self.centres, axis=1)
+            self.ways += moved
             self.least -= self.steepness * moved[:, None]
             limit = own * (1 + MARGIN)
         self.centres = centres.copy()  # its owner may go on with it
@@ -98,57 +126,141 @@ class Planes:
         return others[still], clients[still]
 
 
+@compiled
+def _keep(
+    gradients: Floats,
+    others: Ints,
+    clients: Ints,
+    steps: NDArray[np.int8],
+    units: Floats,
+    steepness: Floats,
+    missing: Floats,
+) -> None:
+    """Gradients (p, d) of pairs of a centre and a client as whole steps of a unit, and what that leaves out."""
+    for p in range(len(others)):
+        j, i = others[p], clients[p]
+        gradient, kept = gradients[p], steps[j, i]
+        largest = 0.0
+        for c in range(len(gradient)):
+            largest = max(largest, abs(np.float64(gradient[c])))
+        unit = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number says nothing
+        square, left = 0.0, 0.0
+        for c in range(len(gradient)):
+            value = np.float64(gradient[c])
+            kept[c] = np.int8(np.rint(value / unit)) if unit > 0 else np.int8(0)
+            square += value * value
+            left += (value - unit * kept[c]) ** 2
+        units[j, i], steepness[j, i], missing[j, i] = unit, (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
+
+
+@partial(compiled, reorder=True)
+def _products(steps: NDArray[np.int8], centres: Floats, others: Ints, clients: Ints) -> Floats:
+    """(p,): ⟨steps[j, i], centres[j]⟩ for pairs of a centre j and a client i."""
+    found = np.empty(len(others), dtype=np.float64)
+    number = centres.dtype.type
+    for p in range(len(others)):
+        own, centre = steps[others[p], clients[p]], centres[others[p]]
+        total = number(0)
+        for c in range(len(centre)):
+            total += number(own[c]) * centre[c]
+        found[p] = total
+    return found
+
+
+class Found(NamedTuple):
+    """What clients found at the centres that labels, (m,), name: losses (m,) and updates (m, d)."""
+
+    centres: Array
+    labels: Ints
+    losses: Array
+    updates: Array
+
+
 @dataclass
 class Memory:
     """What clients keep from round to round, so that most need not look at all k centres again.
 
-    The labels are those of `assign`, but for losses that are all rounding.
+    The labels are those of `assign`, but for losses that are all rounding. first: (m,), where the clients will look
+    first in the next round; None where that is not known. ahead: what they found there already (`look_ahead`).
     """
 
     planes: Planes | None = None
+    first: Ints | None = None
+    ahead: Found | None = None
 
-    def respond(self, task: Task, centres: Array) -> Response:
-        """As `Task.respond`, without the losses, since most clients compute one alone."""
+    def respond(self, task: Task, centres: Array, labels: Ints | None = None) -> Response:
+        """As `Task.respond`, without the losses, since most clients compute one alone. labels: if they are given."""
         if not hasattr(task, "revisits"):
-            return task.respond(centres, assign)
+            return _answer(task, centres, labels)
         revisited = cast(Revisited, task)
-        numbers = centres.shape[0] * task.dim * task.clients.count
-        if not revisited.revisits(centres) or numbers > ROOM * np.prod(task.clients.features.shape):
-            return task.respond(centres, assign)
-        shape, planes = (len(centres), task.clients.count, task.dim), self.planes
-        if planes is None or planes.slopes.shape != shape or planes.slopes.dtype != centres.dtype:
+        if not revisited.revisits(centres):
+            return _answer(task, centres, labels)
+        if labels is not None:
+            if self.planes is None:  # who chooses is told now and then, for an empty cluster
+                self.first = labels
+            return Response(None, labels, self._visit(revisited, centres, labels)[1])
+        if Planes.bytes_of(task, centres) > ROOM * task.clients.features.nbytes:
+            return _answer(task, centres)
+        if self.planes is None or not self.planes.fit(task, centres):
             response = task.respond(centres, assign)
-            self.planes = Planes.touching(revisited, response.labels, centres)
+            self.planes, self.first = Planes.touching(revisited, response.labels, centres), response.labels
             return response
-        return _go_on(revisited, centres, planes)
+        return self._go_on(revisited, centres, self.planes)
+
+    def _go_on(self, task: Revisited, centres: Array, planes: Planes) -> Response:
+        everybody, labels = np.arange(len(planes.labels)), planes.labels
+        own, updates = self._visit(task, centres, labels)
+        others, clients = planes.rivals(centres, own)
+        if len(clients):  # whose samples are in cache at their next look
+            losses = np.full((len(labels), len(centres)), np.inf, dtype=own.dtype)
+            losses[everybody, labels] = own
+            losses[clients, others], gradients = planes.touch(task, others, clients)
+            labels = assign(losses)
+            taken = labels[clients] == others  # never the last cluster, which is nobody's rival
+            updates[clients[taken]] = gradients[taken]
+            planes.labels = self.first = labels
+        return Response(None, labels, updates)
+
+    def _visit(self, task: Revisited, centres: Array, labels: Ints) -> tuple[Array, Array]:
+        """What is there already, if it was for this question."""
+        ahead, self.ahead = self.ahead, None
+        if ahead and np.array_equal(ahead.labels, labels) and np.array_equal(ahead.centres, centres):
+            return ahead.losses, ahead.updates
+        return task.visit(centres, labels)
 
 
-def _go_on(task: Revisited, centres: Array, planes: Planes) -> Response:
-    everybody, labels = np.arange(len(planes.labels)), planes.labels
-    own, updates = task.visit(centres, labels)
-    others, clients = planes.rivals(centres, own)
-    if len(clients):  # whose samples are in cache at their next look
-        losses = np.full((len(labels), len(centres)), np.inf, dtype=own.dtype)
-        losses[everybody, labels] = own
-        losses[clients, others] = planes.touch(task, others, clients)
-        labels = assign(losses)
-        changed = np.flatnonzero(labels != planes.labels)
-        updates[changed] = planes.slopes[labels[changed], changed]
-        planes.labels = labels
-    return Response(None, labels, updates)
+class Asking(NamedTuple):
+    """A server that is about to ask its clients, what these remember of it, and the task that they have."""
+
+    task: Task
+    centres: Array
+    memory: Memory
 
 
-@partial(compiled, reorder=True)
-def _rises(slopes: Floats, centres: Floats, others: Ints, clients: Ints) -> Floats:
-    """(p,): ⟨slopes[j, i], centres[j]⟩ for pairs of a centre j and a client i."""
-    found = np.empty(len(others), dtype=np.float64)
-    for p in range(len(others)):
-        slope, centre = slopes[others[p], clients[p]], centres[others[p]]
-        total = slope[0] * centre[0]
-        for c in range(1, len(centre)):
-            total += slope[c] * centre[c]
-        found[p] = total
-    return found
+def look_ahead(servers: Sequence[Asking]) -> None:
+    """One pass over the samples for the next round of several servers that ask the same clients.
+
+    Where a client looks first is known: at its last cluster. What it finds is kept for when it is asked, so a round is
+    as it would be without. Only for tasks that offer such a pass, `LinearModel.visits`.
+    """
+    known = [(server, server.memory.first) for server in servers if hasattr(server.task, "visits")]
+    several = [(server, first) for server, first in known if first is not None]
+    if len(several) < 2:
+        return
+    ends = np.cumsum([len(server.centres) for server, _ in several])
+    centres = np.concatenate([server.centres for server, _ in several])
+    begins = [0, *ends[:-1]]
+    labels = np.stack([first + begin for (_, first), begin in zip(several, begins, strict=True)])
+    task: Any = several[0][0].task
+    losses, updates = task.visits(centres, labels)
+    for q, (server, first) in enumerate(several):
+        server.memory.ahead = Found(centres[begins[q] : ends[q]], first, losses[q], updates[q])
+
+
+def _answer(task: Task, centres: Array, labels: Ints | None = None) -> Response:
+    if labels is None:
+        return task.respond(centres, assign)
+    return Response(None, labels, task.gradients(centres, labels))
 
 
 def respond(
@@ -165,13 +277,11 @@ def respond(
     computes the gradient on part 2t + 1 of 2T disjoint parts of the client's samples.
     memory: of the same clients and their last round, if they have one.
     """
-    if part is None and labels is None:
-        return task.respond(centres, assign) if memory is None else memory.respond(task, centres)
-    choosing, computing = task, task
-    if part is not None:
-        t, rounds = part
-        choosing = task.on(task.clients.part(2 * t, 2 * rounds))
-        computing = task.on(task.clients.part(2 * t + 1, 2 * rounds))
+    if part is None:
+        return _answer(task, centres, labels) if memory is None else memory.respond(task, centres, labels)
+    t, rounds = part
+    choosing = task.on(task.clients.part(2 * t, 2 * rounds))
+    computing = task.on(task.clients.part(2 * t + 1, 2 * rounds))
     losses = None if labels is not None else choosing.losses(centres)
     chosen = assign(losses) if labels is None else labels
     return Response(losses, chosen, computing.gradients(centres, chosen))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from coterie.aggregators import Aggregator
-from coterie.algorithms import LocalMinimisers
+from coterie.algorithms import Algorithm, LocalMinimisers
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
-from coterie.assignment import assign
+from coterie.assignment import Asking, assign, look_ahead
 from coterie.attacks import Attack
 from coterie.data import Truth
 from coterie.experiments import problems, tables
@@ -36,6 +36,9 @@ from coterie.tasks import Task
 
 Row = dict[str, Any]
 OnRound = Callable[[], None]
+
+SIDE_BY_SIDE = 4
+"""Methods that are played round by round beside each other: more would take more memory for what clients remember."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +189,13 @@ def run_trial(
         ground = ground or Ground()
         draw = draw_trial(config, trial, ground, own)
         names = [*config.methods, *own.rules]
-        results: dict[str, MethodResult] = {m: _run_method(m, draw, record, on_round, own) for m in names}
+        results: dict[str, MethodResult] = {}
+        for first in range(0, len(names), SIDE_BY_SIDE):
+            results |= _run_methods(names[first : first + SIDE_BY_SIDE], draw, record, on_round, own)
         if draw.truth is not None and draw.truth.centres.shape[1]:
             if not (oracle := results.get("oracle") or ground.oracle):
-                oracle = ground.oracle = _run_method("oracle", draw, False, lambda: None, NOTHING_OWN)
+                (oracle,) = _run_methods(["oracle"], draw, False, lambda: None, NOTHING_OWN).values()
+                ground.oracle = oracle
             for result in results.values():
                 compare(result, oracle, draw.truth)
     return TrialResult(trial, results)
@@ -205,7 +211,57 @@ def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
         metrics["worst_ratio"] = float((cluster_distances(result.centres, truth.centres) / each).max())
 
 
-def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound, own: Own) -> MethodResult:
+@dataclass
+class Player:
+    """A method in the middle of a trial. seconds: its own so far."""
+
+    algorithm: Algorithm
+    network: SimulatedNetwork
+    rounds: Iterator[Round]
+    recorder: Recorder
+    seconds: float = 0.0
+
+    def asking(self) -> Asking | None:
+        """What it is about to ask in its next round, if there will be one."""
+        last, memory = self.recorder.last, self.network.memory
+        if last is None or memory is None or last.state.round >= self.algorithm.rounds:
+            return None
+        settled = last.exchange is not None and last.exchange.settled
+        return None if settled else Asking(self.network.task, last.state.centres, memory)
+
+    def advance(self) -> bool:
+        """Play a round, and say whether there was one."""
+        began = time.perf_counter()
+        played = next(self.rounds, None)
+        self.seconds += time.perf_counter() - began
+        if played is not None:
+            self.recorder.add(played)
+        return played is not None
+
+
+def _run_methods(
+    methods: Sequence[str], draw: Draw, record: bool, on_round: OnRound, own: Own
+) -> dict[str, MethodResult]:
+    """Some methods side by side, round by round, so that one pass over the samples may serve them all.
+
+    Their results are those that they would have one after the other.
+    """
+    players = {method: _player(method, draw, record, own) for method in methods}
+    results: dict[str, MethodResult] = {}
+    while players:
+        began = time.perf_counter()
+        look_ahead([asking for player in players.values() if (asking := player.asking())])
+        shared = (time.perf_counter() - began) / len(players)
+        for method, player in list(players.items()):
+            player.seconds += shared
+            if player.advance():
+                on_round()
+            else:
+                results[method] = players.pop(method).recorder.finish(player.seconds)
+    return {method: results[method] for method in methods}
+
+
+def _player(method: str, draw: Draw, record: bool, own: Own) -> Player:
     task, given = tables.method_task(method, draw.config, draw.task), own.rules.get(method)
     algorithm = tables.algorithm(
         method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin, own=given
@@ -218,13 +274,7 @@ def _run_method(method: str, draw: Draw, record: bool, on_round: OnRound, own: O
     network = SimulatedNetwork(task, byzantine, own.attack_of(draw.config), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     first = draw.start[:1] if method == "global" else draw.start
-    seconds, began = 0.0, time.perf_counter()
-    for played in play(algorithm, network, first, draw.stream("server")):
-        seconds += time.perf_counter() - began
-        recorder.add(played)
-        on_round()
-        began = time.perf_counter()
-    return recorder.finish(seconds)
+    return Player(algorithm, network, play(algorithm, network, first, draw.stream("server")), recorder)
 
 
 @dataclass

@@ -177,7 +177,13 @@ class LinearModel:
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
     def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
-        return square_kernel.visit(self.clients, centres, labels, self._everybody if some is None else some)
+        some = self._everybody if some is None else some
+        losses, gradients = square_kernel.visit(self.clients, centres, labels[None], some)
+        return losses[0], gradients[0]
+
+    def visits(self, centres: Array, labels: Ints) -> tuple[Array, Array]:
+        """(q, m), (q, m, dim): `visit` for q questions at once, labels (q, m), in one pass over the samples."""
+        return square_kernel.visit(self.clients, centres, labels, self._everybody)
 
     def revisits(self, centres: Array) -> bool:
         return self._compiled(centres)
@@ -200,7 +206,7 @@ class LinearModel:
         some = self._everybody[block.start : block.stop]
         losses = square_kernel.losses(self.clients, centres, some)
         labels = choose(losses)
-        return losses, labels, square_kernel.visit(self.clients, centres, labels, some)[1]
+        return losses, labels, square_kernel.visit(self.clients, centres, labels[None], some)[1][0]
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
         if self._compiled(centres):

@@ -6,6 +6,7 @@ in float64. What a client answers does not depend on who else is asked.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from coterie.arrays import Ints, compiled
 from coterie.data import Clients
 
 FIRST_CACHE = 1 << 12
-"""Values that stay in a core's first cache: half of 32 KB of float32."""
+"""Values of a block that is looked at twice: half of 32 KB of float32, and twice as many for three questions."""
 SUMMED = 1 << 12
 """Rows whose part of a gradient is summed in the features' own precision."""
 
@@ -40,7 +41,84 @@ def _losses(
             out[place, j] = total[j] / (last - first)
 
 
-def _visit_each(
+@partial(compiled, reorder=True)
+def _score(x: Any, w: Any) -> Any:
+    """x·w for one row."""
+    s = x.dtype.type(0)
+    for c in range(len(x)):
+        s += x[c] * w[c]
+    return s
+
+
+@partial(compiled, reorder=True)
+def _three_scores(x: Any, w0: Any, w1: Any, w2: Any) -> Any:
+    """x·w for one row and three vectors: the row is loaded once."""
+    s0 = s1 = s2 = x.dtype.type(0)
+    for c in range(len(x)):
+        value = x[c]
+        s0 += value * w0[c]
+        s1 += value * w1[c]
+        s2 += value * w2[c]
+    return s0, s1, s2
+
+
+@compiled
+def _look(x: Any, y: Any, w: Any, errors: Any, total: float) -> float:
+    """errors[l] = x_l·w − y_l for a block of rows; their squares are added to the total."""
+    for row in range(len(x)):
+        errors[row] = _score(x[row], w) - y[row]
+        total += np.float64(errors[row]) * np.float64(errors[row])
+    return total
+
+
+@compiled
+def _look_three(x: Any, y: Any, w0: Any, w1: Any, w2: Any, errors: Any, totals: Any) -> None:
+    """`_look` at three vectors."""
+    for row in range(len(x)):
+        s0, s1, s2 = _three_scores(x[row], w0, w1, w2)
+        e0, e1, e2 = s0 - y[row], s1 - y[row], s2 - y[row]
+        totals[0] += np.float64(e0) * np.float64(e0)
+        totals[1] += np.float64(e1) * np.float64(e1)
+        totals[2] += np.float64(e2) * np.float64(e2)
+        errors[0, row], errors[1, row], errors[2, row] = e0, e1, e2
+
+
+@partial(compiled, contract=True)
+def _add(x: Any, s: Any, factor: Any, out: Any) -> None:
+    """out += factor·Σ_l s_l x_l over a block of rows, four at a time and in their order."""
+    whole = len(x) - len(x) % 4
+    for row in range(0, whole, 4):
+        x0, x1, x2, x3 = x[row], x[row + 1], x[row + 2], x[row + 3]
+        s0, s1, s2, s3 = factor * s[row], factor * s[row + 1], factor * s[row + 2], factor * s[row + 3]
+        for c in range(len(out)):
+            out[c] = out[c] + s0 * x0[c] + s1 * x1[c] + s2 * x2[c] + s3 * x3[c]
+    for row in range(whole, len(x)):
+        x0, s0 = x[row], factor * s[row]
+        for c in range(len(out)):
+            out[c] = out[c] + s0 * x0[c]
+
+
+@partial(compiled, contract=True)
+def _add_three(x: Any, s: Any, factor: Any, out0: Any, out1: Any, out2: Any) -> None:
+    """`_add` for three sums: the rows are loaded once."""
+    whole = len(x) - len(x) % 4
+    for row in range(0, whole, 4):
+        x0, x1, x2, x3 = x[row], x[row + 1], x[row + 2], x[row + 3]
+        s0, s1, s2, s3 = factor * s[0, row], factor * s[0, row + 1], factor * s[0, row + 2], factor * s[0, row + 3]
+        t0, t1, t2, t3 = factor * s[1, row], factor * s[1, row + 1], factor * s[1, row + 2], factor * s[1, row + 3]
+        u0, u1, u2, u3 = factor * s[2, row], factor * s[2, row + 1], factor * s[2, row + 2], factor * s[2, row + 3]
+        for c in range(len(out0)):
+            v0, v1, v2, v3 = x0[c], x1[c], x2[c], x3[c]
+            out0[c] = out0[c] + s0 * v0 + s1 * v1 + s2 * v2 + s3 * v3
+            out1[c] = out1[c] + t0 * v0 + t1 * v1 + t2 * v2 + t3 * v3
+            out2[c] = out2[c] + u0 * v0 + u1 * v1 + u2 * v2 + u3 * v3
+    _add(x[whole:], s[0, whole:], factor, out0)
+    _add(x[whole:], s[1, whole:], factor, out1)
+    _add(x[whole:], s[2, whole:], factor, out2)
+
+
+@compiled
+def _visit(
     features: NDArray[Any],
     targets: NDArray[Any],
     offsets: Ints,
@@ -50,50 +128,44 @@ def _visit_each(
     losses: NDArray[Any],
     gradients: NDArray[Any],
 ) -> None:
-    """losses[p] = F_i(θ), gradients[p] = ∇F_i(θ) with θ = centres[labels[p]] for client i = some[p].
+    """losses[q, p] = F_i(θ), gradients[q, p] = ∇F_i(θ) with θ = centres[labels[q, p]] for client i = some[p].
 
     The scores row by row, since memory is fastest when it is read in order; then the gradient, four rows at a time, of
-    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum.
+    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum. Questions q
+    go three at a time, since a row that is loaded serves them all; the numbers are those that each would get alone.
     """
-    number, dim = features.dtype.type, features.shape[1]
-    together = max(4, FIRST_CACHE // dim // 4 * 4)
-    slopes, sums = np.empty(together, dtype=features.dtype), np.empty(dim, dtype=np.float64)
+    number, dim, questions = features.dtype.type, features.shape[1], len(labels)
+    threes = questions - questions % 3
+    few = max(4, FIRST_CACHE // dim // 4 * 4)
+    together, summed = 2 * few if threes else few, -(-SUMMED // (2 * few)) * 2 * few
+    errors, totals = np.empty((questions, together), dtype=features.dtype), np.empty(questions, dtype=np.float64)
+    sums = np.empty((questions, dim), dtype=np.float64)
     for place in range(len(some)):
         first, last = offsets[some[place]], offsets[some[place] + 1]
-        centre, gradient = centres[labels[place]], gradients[place]
-        gradient[:] = 0
-        sums[:] = 0
-        added = first
-        total, factor = 0.0, number(2) / number(last - first)
+        own, factor, added = labels[:, place], number(2) / number(last - first), first
+        for q in range(questions):
+            totals[q], gradients[q, place][:] = 0.0, 0
         for start in range(first, last, together):
             stop = min(start + together, last)
-            for row in range(start, stop):
-                x0, error = features[row], number(0)
-                for c in range(dim):
-                    error += x0[c] * centre[c]
-                error -= targets[row]
-                total += np.float64(error) ** 2
-                slopes[row - start] = factor * error
-            whole = stop - (stop - start) % 4
-            for row in range(start, whole, 4):
-                x0, x1, x2, x3 = features[row], features[row + 1], features[row + 2], features[row + 3]
-                s0, s1, s2, s3 = slopes[row - start : row - start + 4]
-                for c in range(dim):
-                    gradient[c] += s0 * x0[c] + s1 * x1[c] + s2 * x2[c] + s3 * x3[c]
-            for row in range(whole, stop):
-                x0, s0 = features[row], slopes[row - start]
-                for c in range(dim):
-                    gradient[c] += s0 * x0[c]
-            if stop - added >= SUMMED and stop < last:  # a float32 sum of many more would lose its digits
-                sums += gradient
-                gradient[:] = 0
+            x, y = features[start:stop], targets[start:stop]
+            for q in range(0, threes, 3):
+                w0, w1, w2 = centres[own[q]], centres[own[q + 1]], centres[own[q + 2]]
+                _look_three(x, y, w0, w1, w2, errors[q : q + 3], totals[q : q + 3])
+                g0, g1, g2 = gradients[q, place], gradients[q + 1, place], gradients[q + 2, place]
+                _add_three(x, errors[q : q + 3], factor, g0, g1, g2)
+            for q in range(threes, questions):
+                totals[q] = _look(x, y, centres[own[q]], errors[q], totals[q])
+                _add(x, errors[q], factor, gradients[q, place])
+            if stop - added >= summed and stop < last:  # a float32 sum of many more would lose its digits
+                if added == first:
+                    sums[:] = 0
+                sums += gradients[:, place]
+                gradients[:, place] = 0
                 added = stop
         if added > first:
-            gradient[:] = sums + gradient
-        losses[place] = total / (last - first)
-
-
-_visit = compiled(_visit_each, reorder=True)
+            gradients[:, place] = sums + gradients[:, place]
+        for q in range(questions):
+            losses[q, place] = totals[q] / (last - first)
 
 
 def serves(clients: Clients, centres: Any) -> bool:
@@ -118,9 +190,12 @@ def losses(clients: Clients, centres: NDArray[Any], some: Ints) -> NDArray[Any]:
 
 
 def visit(clients: Clients, centres: NDArray[Any], labels: Ints, some: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(c,) and (c, d): F_i and ∇F_i of some clients, (c,), each at the centre that labels, (c,), name."""
-    values = np.empty(len(some), dtype=centres.dtype)
-    gradients = np.empty((len(some), clients.dim), dtype=centres.dtype)
+    """(q, c) and (q, c, d): F_i and ∇F_i of some clients, (c,), each at the q centres that labels, (q, c), name."""
+    asked = len(labels)
     labels = np.ascontiguousarray(labels, dtype=np.int64)
+    if asked % 3 == 2:
+        labels = np.concatenate([labels, labels[-1:]])  # three take less time than two
+    values = np.empty(labels.shape, dtype=centres.dtype)
+    gradients = np.empty((*labels.shape, clients.dim), dtype=centres.dtype)
     _visit(clients.features, clients.targets, clients.offsets, some, centres, labels, values, gradients)
-    return values, gradients
+    return values[:asked], gradients[:asked]
