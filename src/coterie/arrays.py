@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat.numpy
 import numba
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
@@ -25,7 +26,10 @@ Bools = NDArray[np.bool_]
 
 def namespace(*arrays: Array) -> Any:
     """The array-API namespace of the given arrays (NumPy or PyTorch)."""
-    return array_namespace(*arrays)
+    for array in arrays:
+        if type(array) is not np.ndarray:
+            return array_namespace(*arrays)
+    return array_api_compat.numpy
 
 
 def as_numpy(array: Array) -> NDArray[Any]:

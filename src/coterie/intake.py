@@ -72,6 +72,8 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     >>> admit(one, clients=2, clusters=2, round=7, like=np.zeros((2, 2))).verdicts.tolist()
     [0, 5]
     """
+    if _all_in_order(replies, clients, clusters, round, like):
+        return Accepted(replies.clients, replies.labels, replies.updates, np.zeros(clients, dtype=np.int64))  # type: ignore[arg-type]
     known = _whole_numbers(replies.clients, clients)
     faults = np.full(len(known), int(Verdict.ACCEPTED))
     shape, kind, finite = _check_updates(replies.updates, like)
@@ -96,6 +98,26 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
     updates = _stack(replies.updates, passed, like, replies.room)
     return Accepted(senders[passed], labels, updates, verdicts, int((~known).sum()))
+
+
+def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
+    """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed.
+
+    By the squares' sum, in one pass; where that overflows the values themselves will be looked at.
+    """
+    if not (_is_plain(replies.clients) and _is_plain(replies.rounds) and _is_plain(replies.labels)):
+        return False
+    if type(replies.updates) is not np.ndarray or not _is_table(replies.updates, like) or not clients:
+        return False
+    values, labels = replies.updates.reshape(-1), replies.labels
+    return bool(
+        len(labels) == clients
+        and np.isfinite(values.dot(values))
+        and labels.min() >= 0
+        and labels.max() < clusters
+        and (replies.rounds == round).all()
+        and (replies.clients == np.arange(clients)).all()
+    )
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:

@@ -212,8 +212,8 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
         if program is None
         else partial(machine_code.mean_of_columns, program, rows, members)
     )
-    parts = min(available_cores(), 1 + count * columns // THREAD_ELEMENTS)
-    if parts == 1:
+    parts = 1 + count * columns // THREAD_ELEMENTS
+    if parts == 1 or (parts := min(parts, available_cores())) == 1:
         kernel((0, columns), out)
         return
     step = -(-columns // parts // LANES) * LANES
