@@ -99,6 +99,20 @@ def test_pruning_drops_comparators() -> None:
     assert 0 < len(network(100, 10, 90)) < 0.9 * whole  # who is in matters, not in which order
     assert len(network(100, 0, 99)) < len(network(100, 10, 90))  # the largest alone
     assert len(network(100, 0, 100)) == 0
+    assert len(network(40, 1, 39)) == 58  # 3n/2 - 2 for the least and the greatest, which is the least possible
+    assert len(network(40, 2, 38)) < 0.4 * len(sorting_network(40))  # few are cut off
+
+
+@pytest.mark.parametrize("rows", range(2, 13))
+def test_a_network_finds_its_ranks(rows: int) -> None:
+    """For all rows of zeros and ones, and so, by the 0-1 principle, for all rows."""
+    inputs = (np.arange(2**rows) >> np.arange(rows)[:, None]) & 1
+    for low in range(rows):
+        for high in range(low + 1, rows + 1):
+            values = inputs.copy()
+            for a, b in network(rows, low, high).tolist():
+                values[a], values[b] = values[a] & values[b], values[a] | values[b]
+            assert np.array_equal(values[low:high].sum(axis=0), np.sort(inputs, axis=0)[low:high].sum(axis=0))
 
 
 @given(st.integers(2, 60), st.integers(0, 2**31), st.data())
@@ -106,7 +120,7 @@ def test_moves_do_what_their_comparators_do(rows: int, seed: int, data: st.DataO
     """Any comparators in any order, whether they sort or not: every row of the network gets the same value."""
     entry = st.tuples(st.integers(0, rows - 1), st.integers(0, rows - 1)).filter(lambda pair: pair[0] != pair[1])
     drawn = data.draw(st.lists(entry, max_size=80))
-    pairs = np.array([sorted(pair) for pair in drawn], dtype=np.int32).reshape(-1, 2)
+    pairs = np.array(drawn, dtype=np.int32).reshape(-1, 2)
     block = np.random.default_rng(seed).integers(9, size=(rows, LANES)).astype(np.float32)
     expected = block.copy()
     for a, b in pairs:

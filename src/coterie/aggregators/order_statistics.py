@@ -2,7 +2,8 @@
 
 Median, trimmed mean and mean are this one primitive with different ranks. On a CPU, columns are taken in
 blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
-algorithm 5.2.2M), less the comparators that the requested ranks do not need. A comparator is a minimum and
+algorithm 5.2.2M), less the comparators that the requested ranks do not need, or, where few ranks are cut off, one that
+only parts those from the rest. A comparator is a minimum and
 a maximum of two rows of the block, so it works on all lanes at once in SIMD registers; a few of them are done at a time
 (`moves`). Columns are independent: the result does not depend on the number of threads. What few rows ask for again and
 again becomes straight machine code (`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
@@ -78,6 +79,75 @@ def _pruned(pairs: NDArray[np.int32], rows: int, low: int, high: int) -> NDArray
             first -= 1
             kept[first, 0], kept[first, 1] = a, b
     return kept[first:].copy()
+
+
+@compiled
+def _merge(wires: NDArray[np.int32], pairs: NDArray[np.int32], size: int) -> int:
+    """Append Batcher's odd-even merge of the two sorted halves of `wires`, (a power of two,), and order them so.
+
+    -1 stands for a value above all others, which needs no comparator.
+    """
+    half = len(wires) // 2
+    distance = half
+    while distance > 0:
+        for start in range(0 if distance == half else distance, 2 * half - distance, 2 * distance):
+            for i in range(start, start + distance):
+                a, b = wires[i], wires[i + distance]
+                if a < 0:
+                    wires[i], wires[i + distance] = b, a
+                elif b >= 0:
+                    pairs[size, 0], pairs[size, 1] = a, b
+                    size += 1
+        distance //= 2
+    return size
+
+
+@compiled
+def _trimming(rows: int, low: int, high: int) -> NDArray[np.int32]:
+    """(comparators, 2): a network that parts the ranks below `low` and from `high` on from the rest.
+
+    Groups of low + (rows − high) rows are sorted; then two groups at a time merge their lowest values and keep `low` of
+    them, and their highest. What is left over on the way has enough values below and above it, and is not looked at
+    again. Where few are cut off that takes half as many comparators as sorting.
+    """
+    top = rows - high
+    groups, half, levels = rows // (low + top), 1, 1
+    while half < max(low, top):
+        half, levels = 2 * half, levels + 1
+    largest = -(-rows // groups)
+    pairs = np.empty((groups * (len(_merge_exchange(largest)) + 2 * half * levels), 2), dtype=np.int32)
+    size = 0
+    ends = np.full((groups, 2, half), -1, dtype=np.int32)  # of every group the lowest wires, and the highest
+    for group in range(groups):
+        first, last = group * rows // groups, (group + 1) * rows // groups
+        for pair in _merge_exchange(last - first):
+            pairs[size] = first + pair
+            size += 1
+        ends[group, 0, :low] = np.arange(first, first + low)
+        ends[group, 1, :top] = np.arange(last - top, last)
+    both = np.empty(2 * half, dtype=np.int32)
+    while groups > 1:
+        for group in range(groups // 2):
+            for side, kept in ((0, low), (1, top)):
+                both[:half], both[half:] = ends[2 * group, side], ends[2 * group + 1, side]
+                size = _merge(both, pairs, size)
+                ends[group, side, :kept] = both[side * kept : side * kept + kept]
+        if groups % 2:
+            ends[groups // 2] = ends[groups - 1]
+        groups = (groups + 1) // 2
+    # a row's place is its rank; which row begins where does not matter
+    places, middle = np.full(rows, -1, dtype=np.int32), low
+    for rank in range(low):
+        places[ends[0, 0, rank]] = rank
+    for rank in range(top):
+        places[ends[0, 1, rank]] = high + rank
+    for wire in range(rows):
+        if places[wire] < 0:
+            places[wire] = middle
+            middle += 1
+    for c in range(size):
+        pairs[c, 0], pairs[c, 1] = places[pairs[c, 0]], places[pairs[c, 1]]
+    return pairs[:size].copy()
 
 
 @compiled
@@ -179,7 +249,10 @@ def network(rows: int, low: int, high: int) -> NDArray[np.int32]:
     if rows < 2 or rows > NETWORK_ROWS or high - low == rows:
         return np.empty((0, 2), dtype=np.int32)
     pairs: NDArray[np.int32] = _pruned(_merge_exchange(rows), rows, low, high)
-    return pairs
+    if 2 * (low + rows - high) > rows:
+        return pairs
+    fewer: NDArray[np.int32] = _pruned(_trimming(rows, low, high), rows, low, high)
+    return fewer if len(fewer) < len(pairs) else pairs
 
 
 @lru_cache(maxsize=4096)
