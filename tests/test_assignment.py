@@ -107,7 +107,7 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
         memory.respond(task, centres)
     assert (memory.planes is not None) == remembering
     if memory.planes is not None:
-        kept = memory.planes.steps.nbytes + 6 * memory.planes.units.nbytes
+        kept = memory.planes.steps.nbytes + memory.planes.known.nbytes
         assert kept == Planes.bytes_of(task, centres) <= assignment.ROOM * drawn.clients.features.nbytes
 
 
@@ -118,16 +118,13 @@ def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
     task = linear_regression(drawn.clients, "direct")
     start = rng.standard_normal((3, 9)).astype(np.float32)
     planes = Planes.touching(task, np.zeros(10, dtype=np.int64), start)
-    everything = np.repeat(np.arange(3), 10), np.tile(np.arange(10), 3)
-    with np.errstate(all="ignore"):
-        for centres in walk(rng, start, steps):
-            planes.rivals(centres, np.zeros(10, dtype=np.float32))
-            exact = LinearModel(
-                replace(drawn.clients, features=drawn.clients.features.astype(np.float64)), task.loss, task.minimise
-            ).losses(centres.astype(np.float64))
-            assert (exact * (1 + 1e-6) >= planes.least.T).all()  # by steepness alone, far from the own losses
-            planes._look_up(*everything)
-            assert (exact * (1 + 1e-6) >= planes.least.T).all()
+    exactly = task.on(replace(drawn.clients, features=drawn.clients.features.astype(np.float64)))
+    for centres in walk(rng, start, steps):
+        exact = exactly.losses(centres.astype(np.float64)) * (1 + 1e-6)
+        planes.rivals(centres, np.full(10, -np.inf, dtype=np.float32))  # by steepness alone
+        assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
+        planes.rivals(centres, np.full(10, np.inf, dtype=np.float32))  # all planes but the own ones are looked up
+        assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
 
 
 @given(

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from scipy.stats import binomtest
 
 from coterie.data import Federation
 from coterie.experiments import (
@@ -22,7 +25,7 @@ from coterie.experiments import (
     summarise,
 )
 from coterie.experiments.config import COMPARED, Problem
-from coterie.experiments.summary import statistic
+from coterie.experiments.summary import share, statistic
 from coterie.experiments.trial import Ground
 
 SMALL = [
@@ -155,6 +158,13 @@ def test_statistics() -> None:
     assert statistic([1.0, float("nan")])["mean"] is None
     assert statistic([1.0, float("inf")])["mean"] is None
     assert statistic([1e300, 3e300]) == {"mean": 2e300, "se": None, "trials": 2}
+
+
+@given(st.integers(1, 300), st.data())
+def test_a_share_has_wilson_s_interval(trials: int, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, trials))
+    interval = binomtest(hits, trials).proportion_ci(method="wilson")
+    assert share(hits, trials) == pytest.approx((hits / trials, interval.low, interval.high), abs=1e-6)
 
 
 def test_the_folder_is_complete_after_every_trial(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, compiled
 from coterie.tasks import Response, Revisited, Task
 
 MARGIN = 1e-4
@@ -19,6 +19,9 @@ ROOM = 0.15
 """What clients may remember, as a share of their samples' memory."""
 TOGETHER = 1 << 20
 """Numbers of planes that are made at a time."""
+UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, TOUCHED = range(6)
+PAIR = 6
+"""The numbers that a client keeps of a centre, beside the slope."""
 
 
 def assign(losses: Array) -> Ints:
@@ -44,29 +47,24 @@ class Planes:
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
     planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
     memory; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
-    labels: (m,), the own centres. steps: (k, m, d), slopes = units·steps. units, heights, steepness, missing: (k, m),
-    F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·way, ‖∇F_i(θ₀)‖ and ‖e‖. least: (k, m), what F_i(θ_j) cannot lie below at
-    these centres, (k, d). ways, touched: how far the centres, (k,), have moved, now and, (k, m), at the last look.
+    labels: (m,), the own centres. centres: (k, d), as they last were. steps: (k, m, d), slope = unit·steps. known:
+    (k, m, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, its
+    steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way that the centre had made at the last
+    look. ways: (k,), the ways that the centres have made.
     """
 
     labels: Ints
     centres: Array
     steps: NDArray[np.int8]
-    units: Floats
-    heights: Floats
-    steepness: Floats
-    missing: Floats
-    least: Floats
-    touched: Floats
+    known: Floats
     ways: Floats
 
     @classmethod
     def touching(cls, task: Revisited, labels: Ints, centres: Array) -> Planes:
         """Where everybody has just looked at all centres."""
         (k, d), m = centres.shape, len(labels)
-        units, heights, steepness, missing, least, touched = np.empty((6, k, m))
-        steps, ways = np.empty((k, m, d), dtype=np.int8), np.zeros(k)
-        planes = cls(labels, centres.copy(), steps, units, heights, steepness, missing, least, touched, ways)
+        steps, known = np.empty((k, m, d), dtype=np.int8), np.empty((k, m, PAIR))
+        planes = cls(labels, centres.copy(), steps, known, np.zeros(k))
         step = max(1, TOGETHER // (k * d))
         for start in range(0, m, step):
             clients = np.arange(start, min(start + step, m))
@@ -76,7 +74,7 @@ class Planes:
     @staticmethod
     def bytes_of(task: Task, centres: Array) -> int:
         """What the planes of a task's clients take."""
-        return len(centres) * task.clients.count * (task.dim + 6 * 8)
+        return len(centres) * task.clients.count * (task.dim + 8 * PAIR)
 
     def fit(self, task: Task, centres: Array) -> bool:
         """Whether these are planes of such clients and centres."""
@@ -85,27 +83,9 @@ class Planes:
 
     def touch(self, task: Revisited, others: Ints, clients: Ints) -> tuple[Array, Array]:
         """New planes for pairs of centres and clients, and the losses and gradients there."""
-        pairs = others, clients
         losses, gradients = task.visit(self.centres, others, clients)
-        with np.errstate(all="ignore"):
-            _keep(gradients, others, clients, self.steps, self.units, self.steepness, self.missing)
-            self.heights[pairs] = losses - self._rises(others, clients)
-        self.touched[pairs] = self.ways[others]
-        self._look_up(others, clients)
+        _touch(losses, gradients, others, clients, self.centres, self.ways, self.steps, self.known)
         return losses, gradients
-
-    def _rises(self, others: Ints, clients: Ints) -> Floats:
-        """(p,): ⟨slope, θ_j⟩ for pairs of centres and clients."""
-        rises: Floats = self.units[others, clients] * _products(self.steps, self.centres, others, clients)
-        return rises
-
-    def _look_up(self, others: Ints, clients: Ints) -> None:
-        """How high the planes of pairs lie, with room for rounding."""
-        pairs = others, clients
-        with np.errstate(all="ignore"):
-            heights, rises = self.heights[pairs], self._rises(others, clients)
-            fallen = self.missing[pairs] * (self.ways[others] - self.touched[pairs])
-            self.least[pairs] = heights + rises - fallen - MARGIN * (np.abs(heights) + np.abs(rises))
 
     def rivals(self, centres: Array, own: Array) -> tuple[Ints, Ints]:
         """Pairs of centres and clients, client by client, for which only a look tells whether the loss is above `own`.
@@ -115,31 +95,38 @@ class Planes:
         with np.errstate(all="ignore"):  # a centre may have run away
             moved = (1 + MARGIN) * np.linalg.norm(centres.astype(np.float64) - self.centres, axis=1)
             self.ways += moved
-            self.least -= self.steepness * moved[:, None]
-            limit = own * (1 + MARGIN)
         self.centres = centres.copy()  # its owner may go on with it
-        doubtful = ~(self.least > limit)  # what is not a number, too
-        doubtful[self.labels, np.arange(len(own))] = False
-        clients, others = np.nonzero(doubtful.T)
-        self._look_up(others, clients)
-        still = ~(self.least[others, clients] > limit[clients])
-        return others[still], clients[still]
+        rival = np.zeros((len(own), len(centres)), dtype=np.bool_)
+        if not _rivals(own, self.labels, self.centres, moved, self.ways, self.steps, self.known, rival):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        clients, others = np.nonzero(rival)
+        return others, clients
 
 
-@compiled
-def _keep(
+@partial(compiled, reorder=True)
+def _product(steps: NDArray[np.int8], centre: Floats) -> float:
+    number = centre.dtype.type
+    total = number(0)
+    for c in range(len(centre)):
+        total += number(steps[c]) * centre[c]
+    return np.float64(total)
+
+
+@partial(compiled, reorder=True)
+def _touch(
+    losses: Floats,
     gradients: Floats,
     others: Ints,
     clients: Ints,
+    centres: Floats,
+    ways: Floats,
     steps: NDArray[np.int8],
-    units: Floats,
-    steepness: Floats,
-    missing: Floats,
+    known: Floats,
 ) -> None:
-    """Gradients (p, d) of pairs of a centre and a client as whole steps of a unit, and what that leaves out."""
+    """Keep the planes of pairs of a centre and a client, from losses (p,) and gradients (p, d)."""
     for p in range(len(others)):
         j, i = others[p], clients[p]
-        gradient, kept = gradients[p], steps[j, i]
+        gradient, kept, pair, loss = gradients[p], steps[j, i], known[j, i], np.float64(losses[p])
         largest = 0.0
         for c in range(len(gradient)):
             largest = max(largest, abs(np.float64(gradient[c])))
@@ -150,21 +137,39 @@ def _keep(
             kept[c] = np.int8(np.rint(value / unit)) if unit > 0 else np.int8(0)
             square += value * value
             left += (value - unit * kept[c]) ** 2
-        units[j, i], steepness[j, i], missing[j, i] = unit, (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
+        rise = unit * _product(kept, centres[j])
+        height = loss - rise
+        pair[UNIT], pair[HEIGHT] = unit, height
+        pair[STEEPNESS], pair[MISSING] = (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
+        pair[LEAST], pair[TOUCHED] = loss - MARGIN * (abs(height) + abs(rise)), ways[j]
 
 
-@partial(compiled, reorder=True)
-def _products(steps: NDArray[np.int8], centres: Floats, others: Ints, clients: Ints) -> Floats:
-    """(p,): ⟨steps[j, i], centres[j]⟩ for pairs of a centre j and a client i."""
-    found = np.empty(len(others), dtype=np.float64)
-    number = centres.dtype.type
-    for p in range(len(others)):
-        own, centre = steps[others[p], clients[p]], centres[others[p]]
-        total = number(0)
-        for c in range(len(centre)):
-            total += number(own[c]) * centre[c]
-        found[p] = total
-    return found
+@compiled
+def _rivals(
+    own: Floats,
+    labels: Ints,
+    centres: Floats,
+    moved: Floats,
+    ways: Floats,
+    steps: NDArray[np.int8],
+    known: Floats,
+    rival: Bools,
+) -> int:
+    """How many pairs are rivals, (m, k). Planes sink as centres move, and are looked up when they may be too low."""
+    count = 0
+    for j in range(len(centres)):
+        for i in range(len(own)):
+            pair, limit = known[j, i], (1 + MARGIN) * np.float64(own[i])
+            pair[LEAST] -= pair[STEEPNESS] * moved[j]
+            if pair[LEAST] > limit or labels[i] == j:
+                continue
+            rise, height = pair[UNIT] * _product(steps[j, i], centres[j]), pair[HEIGHT]
+            fallen = pair[MISSING] * (ways[j] - pair[TOUCHED])
+            pair[LEAST] = height + rise - fallen - MARGIN * (abs(height) + abs(rise))  # with room for rounding
+            if not pair[LEAST] > limit:  # nor if it is not a number
+                rival[i, j] = True
+                count += 1
+    return count
 
 
 class Found(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 from coterie.experiments.arena import ATTACKS, attack_name, number
 from coterie.experiments.reproduce import DIMENSIONS, SETTINGS, fitted_slope
 from coterie.experiments.results import Row, aggregate
+from coterie.experiments.summary import share
 from coterie.experiments.sweep import Grid, parse_grid
 
 CELL = ["problem.clusters", "problem.clients", "problem.dim"]
@@ -205,6 +206,9 @@ def _unknown(rows: Sequence[Row]) -> list[str]:
         wrong = sorted({f"{found:.0f}" for found in own if found != line["problem.clusters"]})
         cells = [line[key] for key in keys]
         table.append([*cells, f"{right} of {len(own)}", ", ".join(wrong) or "-", _mean(line, "oracle_ratio")])
+    right = sum(row["clusters"] == row["problem.clusters"] for row in rows)
+    _, low, high = share(right, len(rows))
+    table.append(["all", "", "", "", f"{right} of {len(rows)} ({100 * low:.1f} to {100 * high:.1f} %)", "", ""])
     return _table(["k", "m", "d", "attack", "k found", "else", "x oracle"], table)
 
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from coterie.experiments.reproduce import METHODS, PUBLISHED, Preset, figure1, published
 from coterie.experiments.results import Row, aggregate
+from coterie.experiments.summary import share
 from coterie.experiments.sweep import Grid, parse_grid
 
 RIDGES = (0.0, 0.01, 0.1, 1.0)
@@ -142,7 +141,10 @@ def _three_stage(found: Results) -> str:
 
 
 def _collapses(found: Results) -> str:
-    """Per cent of trials in which more than one honest client in a hundred ends outside the best matching."""
+    """Per cent of trials in which more than one honest client in a hundred ends outside the best matching.
+
+    With Wilson's interval of 95 %.
+    """
     head = ["k", "d"]
     columns = []
     for name, rows in (("as published", found.as_published), ("fair", found.fair)):
@@ -154,17 +156,18 @@ def _collapses(found: Results) -> str:
         line: list[Any] = [k, d]
         for method, failed, dist, matched in columns:
             cell = (k, d, method)
-            line += [f"{100 * failed[cell]:.0f} %", f"{dist[cell][0]:.3f}", f"{matched[cell][0]:.3f}"]
+            part, low, high = (100 * value for value in failed[cell])
+            line += [f"{part:.0f} % ({low:.0f} to {high:.0f})", f"{dist[cell][0]:.3f}", f"{matched[cell][0]:.3f}"]
         lines.append(line)
     return _table(head, lines)
 
 
-def _share_failed(rows: Sequence[Row]) -> dict[tuple[Any, ...], float]:
+def _share_failed(rows: Sequence[Row]) -> dict[tuple[Any, ...], tuple[float, float, float]]:
     groups: dict[tuple[Any, ...], list[bool]] = {}
     for row in rows:
         cell = (row["problem.clusters"], row["problem.dim"], row["method"])
         groups.setdefault(cell, []).append(row["misclustered"] > 0.01)
-    return {cell: float(np.mean(failed)) for cell, failed in groups.items()}
+    return {cell: share(sum(failed), len(failed)) for cell, failed in groups.items()}
 
 
 def _warm(rows: Sequence[Row]) -> str:

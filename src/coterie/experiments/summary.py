@@ -30,6 +30,18 @@ def statistic(values: Sequence[float]) -> Statistic:
     return {"mean": mean, "se": error, "trials": count}
 
 
+def share(hits: int, trials: int) -> tuple[float, float, float]:
+    """hits/trials, and between what it lies with 95 % confidence (Wilson's interval).
+
+    >>> [round(value, 3) for value in share(10, 10)]
+    [1.0, 0.722, 1.0]
+    """
+    part, z = hits / trials, 1.959964
+    middle = (part + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * math.sqrt(part * (1 - part) / trials + z**2 / (4 * trials**2))
+    return part, max(0.0, middle - half), min(1.0, middle + half)
+
+
 def summarise(trials: Sequence[TrialResult]) -> Summary:
     """{method: {metric: {mean, se, trials}}} in the order of the methods."""
     ordered = sorted(trials, key=lambda trial: trial.trial)

@@ -293,7 +293,7 @@ def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
         lu, pivots, _ = sgetrf(gram)
         swaps = np.count_nonzero(pivots != np.arange(len(pivots)))
         if (-1) ** swaps * np.prod(np.diag(lu)) > 0:  # in float32, where a small determinant is 0
-            return np.asarray(sgetri(lu, pivots, lwork=64 * len(lu))[0] @ moment, dtype=np.float64)
+            return np.asarray(sgetri(lu, pivots)[0] @ moment, dtype=np.float64)
         values, vectors = eigh(gram, driver="evd", check_finite=False)
         # NumPy's cut for a pseudo-inverse, 1e-15, lies far below float32's rounding: nothing is cut
         kept = np.abs(values) > 1e-15 * np.abs(values).max()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, cast, compiled, like, namespace
 from coterie.data import Clients
 from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
 from coterie.tasks.task import Choice, Response
@@ -71,6 +71,8 @@ class Quadratic:
         return xp.concat(found)
 
     def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
+        if self.revisits(centres):
+            return self._visit_compiled(centres, labels, some)
         xp, losses = namespace(centres), []
         gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
         for places, block in self._blocks(some, self.dim):
@@ -79,6 +81,13 @@ class Quadratic:
             losses.append(self.floors[block] + xp.sum(offsets * steep, axis=1))
             gradients[places] = 2.0 * steep
         return xp.concat(losses), gradients
+
+    def _visit_compiled(self, centres: Array, labels: Ints, some: Ints | None) -> tuple[Array, Array]:
+        some = np.arange(self.clients.count) if some is None else some
+        losses = np.empty(len(some), dtype=centres.dtype)
+        gradients = np.empty((len(some), self.dim), dtype=centres.dtype)
+        _visit(self.minima, self.floors, self.grams, some, centres, labels, losses, gradients)
+        return losses, gradients
 
     def revisits(self, centres: Array) -> bool:
         return isinstance(centres, np.ndarray) and self.grams is not None
@@ -109,6 +118,31 @@ class Quadratic:
     def _curvatures(self) -> Floats:
         """Kept: all methods of a trial ask the same clients."""
         return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
+
+
+@partial(compiled, reorder=True)
+def _visit(
+    minima: Floats,
+    floors: Floats,
+    grams: Floats,
+    some: Ints,
+    centres: Floats,
+    labels: Ints,
+    losses: Floats,
+    gradients: Floats,
+) -> None:
+    """losses[p], gradients[p] = F_i(θ), ∇F_i(θ) with θ = centres[labels[p]] for client i = some[p], in Gram form."""
+    offset = np.empty(centres.shape[1], dtype=centres.dtype)
+    for p in range(len(some)):
+        gram, gradient, total = grams[some[p]], gradients[p], np.float64(floors[some[p]])
+        offset[:] = centres[labels[p]] - minima[some[p]]
+        for row in range(len(offset)):
+            values, steep = gram[row], centres.dtype.type(0)
+            for c in range(len(offset)):
+                steep += values[c] * offset[c]
+            gradient[row] = 2 * steep
+            total += np.float64(offset[row]) * np.float64(steep)
+        losses[p] = total
 
 
 def mean_estimation(clients: Clients) -> Quadratic:
