@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.cpu import processor
 from coterie.aggregators import Aggregator, mean, median, trimmed_mean
 from coterie.algorithms import ClusteredDescent
+from coterie.assignment import Asking, look_ahead
 from coterie.attacks import Attack, paper
 from coterie.data import mixed_regression
 from coterie.experiments.reproduce import DIMENSIONS, SETTINGS
@@ -37,22 +38,33 @@ SPANS = {"clients": (100, 200, 400, 800), "samples": (100, 200, 400, 800), "dim"
 Row = dict[str, Any]
 
 
-def round_seconds(rule: Aggregator, **shape: int) -> tuple[float, float]:
-    """The mean time of a round of Algorithm 1 under the paper's attack, and of one sum over X, interleaved."""
+def round_seconds(*rules: Aggregator, **shape: int) -> tuple[float, float]:
+    """The mean time of a round of Algorithm 1 under the paper's attack, and of one sum over X, interleaved.
+
+    Several rules play side by side, as in a trial; then it is the mean time of one of them.
+    """
     rng = np.random.default_rng(0)
     drawn = mixed_regression(rng, byzantine=0.05, **shape)  # type: ignore[arg-type]
     assert drawn.truth is not None
-    task = linear_regression(drawn.clients)
-    network = SimulatedNetwork(task, drawn.truth.byzantine, Attack(paper), rng)
-    algorithm = ClusteredDescent(Server(rule, audit=False), rounds=ROUNDS, size=0.01)
-    state = algorithm.init(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
-    before, other = state, SimulatedNetwork(task, drawn.truth.byzantine, Attack(paper), rng)
+    start = bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32)
+    task, byzantine = linear_regression(drawn.clients), drawn.truth.byzantine
+    algorithms = [ClusteredDescent(Server(rule, audit=False), rounds=ROUNDS, size=0.01) for rule in rules]
+
+    def begin() -> list[Any]:
+        networks = [SimulatedNetwork(task, byzantine, Attack(paper), rng) for _ in rules]
+        return [(network, a.init(network, start, rng)) for a, network in zip(algorithms, networks, strict=True)]
+
+    def play(games: list[Any]) -> list[Any]:
+        look_ahead([Asking(task, state.centres, network.memory) for network, state in games])
+        return [(n, a.step(state, n, rng)[0]) for a, (n, state) in zip(algorithms, games, strict=True)]
+
+    games = begin()
     for _ in range(3):  # until all that a round needs is compiled
-        before, _ = algorithm.step(before, other, rng)
-    rounds, sums = [], []
+        games = play(games)
+    games, rounds, sums = begin(), [], []
     for _ in range(ROUNDS):
-        state, seconds = _timed(lambda state=state: algorithm.step(state, network, rng)[0])
-        rounds.append(seconds)
+        games, seconds = _timed(lambda games=games: play(games))
+        rounds.append(seconds / len(rules))
         sums.append(_timed(drawn.clients.features.sum)[1])
     return statistics.mean(rounds), statistics.mean(sums)
 
@@ -77,7 +89,9 @@ def run() -> tuple[str, list[Row]]:
                     ours, once = round_seconds(rule, clients=m, samples=100, dim=d, clusters=k)
                     line |= {f"{name} ms": 1e3 * ours, f"{name} x authors": authors[k, d, name] / ours}
                     slowest = max(slowest, ours)
+                together, _ = round_seconds(*RULES.values(), clients=m, samples=100, dim=d, clusters=k)
                 line |= {"sum of X ms": 1e3 * once, "slowest / sum": slowest / once}
+                line |= {"side by side ms": 1e3 * together, "side by side / sum": together / once}
                 rows.append(line)
         for name, values in SPANS.items():
             seconds = [round_seconds(median, **{**BASE, name: value})[0] for value in values]
