@@ -99,8 +99,9 @@ class Layout(NamedTuple):
 
     def parameters(self) -> Iterator[tuple[slice, Floats]]:
         """Client by client: where its samples go, and the (d,) parameter behind them."""
-        for size, end, own in zip(self.sizes, np.cumsum(self.sizes), self.behind(), strict=True):
-            yield slice(int(end - size), int(end)), own
+        lies = iter(self.lies)
+        for size, end, label in zip(self.sizes, np.cumsum(self.sizes), self.labels, strict=True):
+            yield slice(int(end - size), int(end)), self.centres[label] if label >= 0 else next(lies)
 
 
 def draw_layout(
