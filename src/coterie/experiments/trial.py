@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from coterie.aggregators import Aggregator
 from coterie.algorithms import Algorithm, LocalMinimisers
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
-from coterie.assignment import Asking, assign, look_ahead
+from coterie.assignment import Asking, Memory, look_ahead
 from coterie.attacks import Attack
 from coterie.data import Truth
 from coterie.experiments import problems, tables
@@ -269,12 +269,14 @@ def _player(method: str, draw: Draw, record: bool, own: Own) -> Player:
     guess = given or tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
     guess(draw.start)  # compiled before the clock starts, as is what a client computes
     if not isinstance(draw.config.problem, Images):
-        task.on(task.clients.take([0])).respond(draw.start, assign)
+        first, memory = task.on(task.clients.take([0])), Memory()
+        for _ in range(2):  # to look at everything, and to remember
+            memory.respond(first, draw.start)
     byzantine = _byzantine(task, draw.truth)
     network = SimulatedNetwork(task, byzantine, own.attack_of(draw.config), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
-    first = draw.start[:1] if method == "global" else draw.start
-    return Player(algorithm, network, play(algorithm, network, first, draw.stream("server")), recorder)
+    start = draw.start[:1] if method == "global" else draw.start
+    return Player(algorithm, network, play(algorithm, network, start, draw.stream("server")), recorder)
 
 
 @dataclass
