@@ -20,7 +20,15 @@ from coterie.data import Clients, mixed_regression
 from coterie.initialise import bernoulli
 from coterie.server import Server
 from coterie.simulate import SimulatedNetwork
-from coterie.tasks import LinearModel, Quadratic, Task, linear_regression, logistic_regression, mean_estimation
+from coterie.tasks import (
+    LinearModel,
+    Quadratic,
+    Task,
+    linear_regression,
+    logistic_regression,
+    mean_estimation,
+    square_kernel,
+)
 
 TASKS: dict[str, Callable[[Clients], LinearModel | Quadratic]] = {
     "direct": lambda clients: linear_regression(clients, "direct"),
@@ -111,20 +119,58 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
         assert kept == Planes.bytes_of(task, centres) <= assignment.ROOM * drawn.clients.features.nbytes
 
 
-@given(st.integers(0, 2**31), st.lists(st.sampled_from([0.0, 1e-3, 0.03, 0.3, 3.0, 1e20]), min_size=1, max_size=6))
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.sampled_from([0.0, 1e-3, 0.03, 0.3, 3.0, 1e16, 1e20, -1.0, -2.0]), min_size=1, max_size=8),
+)
 def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
+    """-1 comes back to the start, -2 is a step within the null space of client 0, where its loss does not change."""
     rng = np.random.default_rng(seed)
-    drawn = mixed_regression(rng, clients=10, clusters=3, samples=7, dim=9)
+    drawn = mixed_regression(rng, clients=10, clusters=3, samples=4, dim=30)
     task = linear_regression(drawn.clients, "direct")
-    start = rng.standard_normal((3, 9)).astype(np.float32)
+    start = rng.standard_normal((3, 30)).astype(np.float32)
     planes = Planes.touching(task, np.zeros(10, dtype=np.int64), start)
     exactly = task.on(replace(drawn.clients, features=drawn.clients.features.astype(np.float64)))
-    for centres in walk(rng, start, steps):
-        exact = exactly.losses(centres.astype(np.float64)) * (1 + 1e-6)
+    x, centres = drawn.clients.features[:4].astype(np.float64), start.copy()
+    null = np.eye(30) - np.linalg.pinv(x) @ x
+    for step in steps:
+        if step == -1.0:
+            centres = start.copy()
+        elif step == -2.0:  # the way in which what the kept slope leaves out counts
+            slope = planes.known[1, 0, assignment.UNIT] * planes.steps[1, 0].astype(np.float64)
+            along = null @ slope
+            centres[1] += (along / (np.linalg.norm(along) + 1e-300)).astype(np.float32)
+        else:
+            centres = centres + (step * rng.standard_normal(centres.shape)).astype(np.float32)
+        exact = exactly.losses(centres.astype(np.float64)) * (1 + 1e-6) + 1e-30
         planes.rivals(centres, np.full(10, -np.inf, dtype=np.float32))  # by steepness alone
         assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
         planes.rivals(centres, np.full(10, np.inf, dtype=np.float32))  # all planes but the own ones are looked up
         assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
+        if abs(centres).max() < 1e6:
+            planes.touch(task, rng.integers(3, size=2), np.array([1, 2]))
+
+
+def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator) -> None:
+    """A centre goes far away and back, and then where only the kept slope rises, not the loss."""
+    drawn = mixed_regression(rng, clients=1, clusters=1, samples=5, dim=30, byzantine=0.0)
+    task = linear_regression(drawn.clients, "direct")
+    start = np.ones((2, 30), dtype=np.float32)
+    planes = Planes.touching(task, np.zeros(1, dtype=np.int64), start)
+    planes.rivals(start + np.float32(1e16), np.zeros(1, dtype=np.float32))
+    planes.rivals(start, np.zeros(1, dtype=np.float32))
+    planes.touch(task, np.array([1]), np.array([0]))
+    x = drawn.clients.features.astype(np.float64)
+    along = (np.eye(30) - np.linalg.pinv(x) @ x) @ planes.steps[1, 0].astype(np.float64)
+    for _ in range(400):
+        start = start + (0.5 * along / np.linalg.norm(along)).astype(np.float32) * np.array(
+            [[0], [1]], dtype=np.float32
+        )
+        planes.rivals(start, np.full(1, np.inf, dtype=np.float32))
+        assert planes.known[1, 0, assignment.LEAST] <= task.losses(start)[0, 1]
+    slope = planes.known[1, 0, assignment.UNIT] * planes.steps[1, 0].astype(np.float64)
+    risen = planes.known[1, 0, assignment.HEIGHT] + slope @ start[1].astype(np.float64)
+    assert risen > task.losses(start)[0, 1]  # so it would lie too high
 
 
 @given(
@@ -157,18 +203,64 @@ def test_a_pass_that_several_servers_share_gives_each_what_it_would_get_alone(
                 assert ahead is None or np.isnan(centres).any() or found.updates is ahead.updates  # no second pass
 
 
-def test_what_was_found_ahead_is_for_that_question_alone(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("other", ["centres", "labels"])
+def test_what_was_found_ahead_is_for_that_question_alone(
+    other: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "ROOM", np.inf)
     drawn = mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4)
     task, memories = linear_regression(drawn.clients, "direct"), [Memory(), Memory()]
-    centres = rng.standard_normal((2, 4)).astype(np.float32)
+    centres, labels = rng.standard_normal((2, 4)).astype(np.float32), rng.integers(2, size=10)
     for memory in memories:
-        memory.respond(task, centres)
-    for question, labels in ((centres + 1, None), (centres, np.ones(10, dtype=np.int64))):
-        look_ahead([Asking(task, centres, memory) for memory in memories])
-        found = memories[0].respond(task, question, labels)
-        expected = task.respond(question, assign if labels is None else lambda _, told=labels: told)
-        assert np.array_equal(found.labels, expected.labels)
-        assert np.array_equal(found.updates, expected.updates)
+        for _ in range(2):
+            memory.respond(task, centres, labels)
+    look_ahead([Asking(task, centres, memory) for memory in memories])
+    assert memories[0].ahead is not None
+    asked, told = (centres + 1, labels) if other == "centres" else (centres, 1 - labels)
+    assert np.array_equal(memories[0].respond(task, asked, told).updates, task.gradients(asked, told))
+
+
+def test_nothing_is_looked_up_ahead_where_it_is_not_known_who_will_be_asked_for_what(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4)
+    task, centres = linear_regression(drawn.clients, "direct"), rng.standard_normal((2, 4)).astype(np.float32)
+    memory = Memory()
+    for turn in range(3):  # for empty clusters, another client in every round
+        memory.respond(task, centres, np.arange(10) == turn)
+        assert memory.first is None
+    monkeypatch.setattr(assignment, "ROOM", 0.0)
+    memory.respond(task, centres)
+    assert memory.first is None
+
+
+def test_only_servers_with_the_same_clients_share_a_pass(rng: np.random.Generator) -> None:
+    asking = []
+    for _ in range(2):
+        task = linear_regression(mixed_regression(rng, clients=4, clusters=2, dim=4).clients, "direct")
+        asking.append(Asking(task, np.zeros((1, 4), dtype=np.float32), Memory(first=np.zeros(4, dtype=np.int64))))
+    with pytest.raises(ValueError, match="the same clients"):
+        look_ahead(asking)
+
+
+@pytest.mark.parametrize(("dim", "dtype"), [(1, np.float32), (33, np.float32), (33, np.float64), (500, np.float32)])
+def test_many_questions_in_one_pass_over_many_samples(rng: np.random.Generator, dim: int, dtype: Any) -> None:
+    """In several blocks, with sums that are taken over, and rows left over: the bits of one question at a time."""
+    sizes = np.array([1, 99, 3 * square_kernel.SUMMED + 7])
+    features = rng.standard_normal((sizes.sum(), dim)).astype(dtype)
+    task = linear_regression(Clients(features, features[:, 0].copy(), sizes), "direct")
+    assert isinstance(task, LinearModel)
+    centres, labels = rng.standard_normal((4, dim)).astype(dtype), rng.integers(4, size=(5, 3))
+    for questions in range(1, 6):
+        losses, gradients = task.visits(centres, labels[:questions])
+        for q in range(questions):
+            alone = task.visit(centres, labels[q])
+            assert np.array_equal(losses[q], alone[0])
+            assert np.array_equal(gradients[q], alone[1])
+    client = features[-sizes[2] :].astype(np.float64)
+    errors = client @ centres[labels[0, 2]].astype(np.float64) - client[:, 0]
+    np.testing.assert_allclose(losses[0, 2], (errors**2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(gradients[0, 2], 2 * client.T @ errors / sizes[2], rtol=1e-3, atol=1e-3)
 
 
 def test_other_losses_are_computed_as_ever(rng: np.random.Generator) -> None:

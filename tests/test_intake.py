@@ -155,3 +155,43 @@ def test_nothing_that_arrives_raises(messages: list[tuple[Any, Any, Any, Any]]) 
     assert np.all((accepted.labels >= 0) & (accepted.labels < 2))
     assert accepted.updates.shape == (len(accepted.clients), 3)
     assert accepted.updates.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("column", "place", "value"),
+    [
+        ("updates", (1, 2), np.nan),
+        ("updates", (1, 2), np.inf),
+        ("updates", (1, 2), 3e38),  # whose square is infinite
+        ("updates", (0, 0), 0.5),  # nothing wrong
+        ("labels", 1, -1),
+        ("labels", 1, 2),
+        ("rounds", 1, 3),
+        ("clients", 1, 2),  # twice, and 1 not at all
+        ("clients", 1, 3),
+        ("clients", slice(None), [2, 0, 1]),
+    ],
+)
+def test_a_table_is_judged_like_its_messages(column: str, place: Any, value: Any) -> None:
+    """One fault at a time, none hidden by another: as arrays, which pass at once if they are in order, and as lists."""
+    tables: dict[str, Any] = {
+        "clients": np.arange(3), "rounds": np.full(3, 4), "labels": np.array([0, 1, 1]),
+        "updates": np.ones((3, 3), np.float32),
+    }  # fmt: skip
+    tables[column][place] = value
+    lists = {name: list(table) if name == "updates" else table.tolist() for name, table in tables.items()}
+    with np.errstate(all="raise"):
+        found, expected = (
+            admit(Replies(**replies), clients=3, clusters=2, round=4, like=LIKE) for replies in (tables, lists)
+        )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert not np.shares_memory(found.labels, tables["labels"])
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_table_with_too_few_or_too_many_rows(rows: int) -> None:
+    replies = Replies(np.arange(rows), np.full(rows, 4), np.zeros(rows, dtype=int), np.ones((rows, 3), np.float32))
+    accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
+    assert accepted.clients.tolist() == [0, 1, 2][:rows]
+    assert accepted.strangers == max(0, rows - 3)

@@ -16,10 +16,10 @@ from coterie.tasks import Response, Revisited, Task
 MARGIN = 1e-4
 """How much smaller, relatively, the loss at the own centre must be for another to be no rival: more than rounding."""
 ROOM = 0.15
-"""What clients may remember, as a share of their samples' memory."""
+"""What clients may remember of one server, as a share of their samples' memory."""
 TOGETHER = 1 << 20
 """Numbers of planes that are made at a time."""
-UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, TOUCHED = range(6)
+UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, WAY = range(6)
 PAIR = 6
 """The numbers that a client keeps of a centre, beside the slope."""
 
@@ -46,25 +46,24 @@ class Planes:
     while it moves by δ the plane falls behind by O(‖δ‖²) alone. Nor is the plane looked up every time, since at most it
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
     planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
-    memory; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
+    memory in float32; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
     labels: (m,), the own centres. centres: (k, d), as they last were. steps: (k, m, d), slope = unit·steps. known:
     (k, m, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, its
-    steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way that the centre had made at the last
-    look. ways: (k,), the ways that the centres have made.
+    steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way of the centre since the last look,
+    which is no less than ‖δ‖.
     """
 
     labels: Ints
     centres: Array
     steps: NDArray[np.int8]
     known: Floats
-    ways: Floats
 
     @classmethod
     def touching(cls, task: Revisited, labels: Ints, centres: Array) -> Planes:
         """Where everybody has just looked at all centres."""
         (k, d), m = centres.shape, len(labels)
         steps, known = np.empty((k, m, d), dtype=np.int8), np.empty((k, m, PAIR))
-        planes = cls(labels, centres.copy(), steps, known, np.zeros(k))
+        planes = cls(labels, centres.copy(), steps, known)
         step = max(1, TOGETHER // (k * d))
         for start in range(0, m, step):
             clients = np.arange(start, min(start + step, m))
@@ -84,7 +83,7 @@ class Planes:
     def touch(self, task: Revisited, others: Ints, clients: Ints) -> tuple[Array, Array]:
         """New planes for pairs of centres and clients, and the losses and gradients there."""
         losses, gradients = task.visit(self.centres, others, clients)
-        _touch(losses, gradients, others, clients, self.centres, self.ways, self.steps, self.known)
+        _touch(losses, gradients, others, clients, self.centres, self.steps, self.known)
         return losses, gradients
 
     def rivals(self, centres: Array, own: Array) -> tuple[Ints, Ints]:
@@ -94,10 +93,9 @@ class Planes:
         """
         with np.errstate(all="ignore"):  # a centre may have run away
             moved = (1 + MARGIN) * np.linalg.norm(centres.astype(np.float64) - self.centres, axis=1)
-            self.ways += moved
         self.centres = centres.copy()  # its owner may go on with it
         rival = np.zeros((len(own), len(centres)), dtype=np.bool_)
-        if not _rivals(own, self.labels, self.centres, moved, self.ways, self.steps, self.known, rival):
+        if not _rivals(own, self.labels, self.centres, moved, self.steps, self.known, rival):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         clients, others = np.nonzero(rival)
         return others, clients
@@ -119,7 +117,6 @@ def _touch(
     others: Ints,
     clients: Ints,
     centres: Floats,
-    ways: Floats,
     steps: NDArray[np.int8],
     known: Floats,
 ) -> None:
@@ -141,7 +138,7 @@ def _touch(
         height = loss - rise
         pair[UNIT], pair[HEIGHT] = unit, height
         pair[STEEPNESS], pair[MISSING] = (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
-        pair[LEAST], pair[TOUCHED] = loss - MARGIN * (abs(height) + abs(rise)), ways[j]
+        pair[LEAST], pair[WAY] = loss - MARGIN * (abs(height) + abs(rise)), 0.0
 
 
 @compiled
@@ -150,7 +147,6 @@ def _rivals(
     labels: Ints,
     centres: Floats,
     moved: Floats,
-    ways: Floats,
     steps: NDArray[np.int8],
     known: Floats,
     rival: Bools,
@@ -161,11 +157,13 @@ def _rivals(
         for i in range(len(own)):
             pair, limit = known[j, i], (1 + MARGIN) * np.float64(own[i])
             pair[LEAST] -= pair[STEEPNESS] * moved[j]
+            pair[WAY] += moved[j]
             if pair[LEAST] > limit or labels[i] == j:
                 continue
             rise, height = pair[UNIT] * _product(steps[j, i], centres[j]), pair[HEIGHT]
-            fallen = pair[MISSING] * (ways[j] - pair[TOUCHED])
-            pair[LEAST] = height + rise - fallen - MARGIN * (abs(height) + abs(rise))  # with room for rounding
+            pair[LEAST] = (
+                height + rise - pair[MISSING] * pair[WAY] - MARGIN * (abs(height) + abs(rise))
+            )  # with room for rounding
             if not pair[LEAST] > limit:  # nor if it is not a number
                 rival[i, j] = True
                 count += 1
@@ -186,12 +184,14 @@ class Memory:
     """What clients keep from round to round, so that most need not look at all k centres again.
 
     The labels are those of `assign`, but for losses that are all rounding. first: (m,), where the clients will look
-    first in the next round; None where that is not known. ahead: what they found there already (`look_ahead`).
+    first in the next round; None where that is not known. ahead: what they found there already (`look_ahead`). told:
+    the labels that were given last, if any were.
     """
 
     planes: Planes | None = None
     first: Ints | None = None
     ahead: Found | None = None
+    told: Ints | None = None
 
     def respond(self, task: Task, centres: Array, labels: Ints | None = None) -> Response:
         """As `Task.respond`, without the losses, since most clients compute one alone. labels: if they are given."""
@@ -201,10 +201,13 @@ class Memory:
         if not revisited.revisits(centres):
             return _answer(task, centres, labels)
         if labels is not None:
-            if self.planes is None:  # who chooses is told now and then, for an empty cluster
-                self.first = labels
+            if self.planes is None:  # told twice the same: for good, and not for an empty cluster
+                again = self.told is not None and np.array_equal(self.told, labels)
+                self.first = labels if again else None
+                self.told = labels
             return Response(None, labels, self._visit(revisited, centres, labels)[1])
         if Planes.bytes_of(task, centres) > ROOM * task.clients.features.nbytes:
+            self.first = self.ahead = None
             return _answer(task, centres)
         if self.planes is None or not self.planes.fit(task, centres):
             response = task.respond(centres, assign)
@@ -221,7 +224,7 @@ class Memory:
             losses[everybody, labels] = own
             losses[clients, others], gradients = planes.touch(task, others, clients)
             labels = assign(losses)
-            taken = labels[clients] == others  # never the last cluster, which is nobody's rival
+            taken = labels[clients] == others  # never a client's cluster so far, which is no rival
             updates[clients[taken]] = gradients[taken]
             planes.labels = self.first = labels
         return Response(None, labels, updates)
@@ -252,6 +255,9 @@ def look_ahead(servers: Sequence[Asking]) -> None:
     several = [(server, first) for server, first in known if first is not None]
     if len(several) < 2:
         return
+    clients, dtype = several[0][0].task.clients, several[0][0].centres.dtype
+    if any(server.task.clients is not clients or server.centres.dtype != dtype for server, _ in several):
+        raise ValueError("only servers that ask the same clients, in the same precision, can share a pass")
     ends = np.cumsum([len(server.centres) for server, _ in several])
     centres = np.concatenate([server.centres for server, _ in several])
     begins = [0, *ends[:-1]]

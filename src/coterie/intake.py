@@ -73,7 +73,8 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     [0, 5]
     """
     if _all_in_order(replies, clients, clusters, round, like):
-        return Accepted(replies.clients, replies.labels, replies.updates, np.zeros(clients, dtype=np.int64))  # type: ignore[arg-type]
+        senders, labels = np.arange(clients), np.array(replies.labels)  # its own, whoever goes on with the sent ones
+        return Accepted(senders, labels, replies.updates, np.zeros(clients, dtype=np.int64))
     known = _whole_numbers(replies.clients, clients)
     faults = np.full(len(known), int(Verdict.ACCEPTED))
     shape, kind, finite = _check_updates(replies.updates, like)
@@ -109,10 +110,14 @@ def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, lik
         return False
     if type(replies.updates) is not np.ndarray or not _is_table(replies.updates, like) or not clients:
         return False
+    if not replies.updates.flags.c_contiguous:
+        return False
     values, labels = replies.updates.reshape(-1), replies.labels
+    with np.errstate(all="ignore"):
+        squares = values.dot(values)
     return bool(
         len(labels) == clients
-        and np.isfinite(values.dot(values))
+        and np.isfinite(squares)
         and labels.min() >= 0
         and labels.max() < clusters
         and (replies.rounds == round).all()

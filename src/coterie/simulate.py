@@ -148,9 +148,16 @@ def play(
         yield Round(state, None)
     for _ in range(state.round, algorithm.rounds):
         state, exchange = algorithm.step(state, network, rng)
-        yield Round(state, exchange)
-        if exchange.settled:
+        played = Round(state, exchange)
+        yield played
+        if done(algorithm, played):
             return
+
+
+def done(algorithm: Algorithm, played: Round) -> bool:
+    """Whether no round follows this one."""
+    settled = played.exchange is not None and played.exchange.settled
+    return settled or played.state.round >= algorithm.rounds
 
 
 def choices(task: Task, state: State) -> Ints:

@@ -65,7 +65,7 @@ def _comparator(a: int, b: int) -> str:
 def source(rows: int, low: int, high: int, pairs: list[tuple[int, int]], dtype: str) -> str:
     """The CUDA program for `rows` rows and the ranks [low, high), with the comparators `pairs`.
 
-    The mean is summed in double around the value of the lowest rank, as on the CPU, so equal rows give that row.
+    The mean is summed in double around the first of them, as on the CPU, so equal rows give that row.
     """
     load = "\n".join(f"  KIND r{i} = x[{i} * stride + c]; odd |= IS_ODD(r{i});" for i in range(rows))
     sort = "\n".join(_comparator(a, b) for a, b in pairs)

@@ -3,10 +3,10 @@
 Median, trimmed mean and mean are this one primitive with different ranks. On a CPU, columns are taken in
 blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
 algorithm 5.2.2M), less the comparators that the requested ranks do not need, or, where few ranks are cut off, one that
-only parts those from the rest. A comparator is a minimum and
-a maximum of two rows of the block, so it works on all lanes at once in SIMD registers; a few of them are done at a time
-(`moves`). Columns are independent: the result does not depend on the number of threads. What few rows ask for again and
-again becomes straight machine code (`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
+only parts those from the rest. A comparator is a minimum and a maximum of two rows of the block, so it works on all
+lanes at once in SIMD registers; a few of them are done at a time (`moves`). Columns are independent: the result does
+not depend on the number of threads. What few rows ask for again and again becomes straight machine code
+(`machine_code`), and on a GPU there is a kernel of its own (`cuda`).
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def _merge(wires: NDArray[np.int32], pairs: NDArray[np.int32], size: int) -> int
 def _trimming(rows: int, low: int, high: int) -> NDArray[np.int32]:
     """(comparators, 2): a network that parts the ranks below `low` and from `high` on from the rest.
 
-    Groups of low + (rows − high) rows are sorted; then two groups at a time merge their lowest values and keep `low` of
-    them, and their highest. What is left over on the way has enough values below and above it, and is not looked at
-    again. Where few are cut off that takes half as many comparators as sorting.
+    Groups of at least low + (rows − high) rows are sorted; then two groups at a time merge their lowest values and keep
+    `low` of them, and their highest. What is left over on the way has enough values below and above it, and is not
+    looked at again. Where few are cut off that takes half as many comparators as sorting.
     """
     top = rows - high
     groups, half, levels = rows // (low + top), 1, 1
@@ -286,7 +286,9 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
         else partial(machine_code.mean_of_columns, program, rows, members)
     )
     parts = 1 + count * columns // THREAD_ELEMENTS
-    if parts == 1 or (parts := min(parts, available_cores())) == 1:
+    if parts > 1:
+        parts = min(parts, available_cores())
+    if parts == 1:
         kernel((0, columns), out)
         return
     step = -(-columns // parts // LANES) * LANES

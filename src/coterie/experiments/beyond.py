@@ -206,9 +206,11 @@ def _unknown(rows: Sequence[Row]) -> list[str]:
         wrong = sorted({f"{found:.0f}" for found in own if found != line["problem.clusters"]})
         cells = [line[key] for key in keys]
         table.append([*cells, f"{right} of {len(own)}", ", ".join(wrong) or "-", _mean(line, "oracle_ratio")])
-    right = sum(row["clusters"] == row["problem.clusters"] for row in rows)
-    _, low, high = share(right, len(rows))
-    table.append(["all", "", "", "", f"{right} of {len(rows)} ({100 * low:.1f} to {100 * high:.1f} %)", "", ""])
+    for attack in dict.fromkeys(row["attack.kind"] for row in rows):  # they share their draws
+        hits = [row["clusters"] == row["problem.clusters"] for row in rows if row["attack.kind"] == attack]
+        _, low, high = share(sum(hits), len(hits))
+        found = f"{sum(hits)} of {len(hits)} (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
+        table.append(["all", "", "", attack, found, "", ""])
     return _table(["k", "m", "d", "attack", "k found", "else", "x oracle"], table)
 
 

@@ -31,7 +31,7 @@ from coterie.metrics import (
     contamination,
     evaluate,
 )
-from coterie.simulate import Round, SimulatedNetwork, choices, play, stream
+from coterie.simulate import Round, SimulatedNetwork, choices, done, play, stream
 from coterie.tasks import Task
 
 Row = dict[str, Any]
@@ -213,7 +213,7 @@ def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
 
 @dataclass
 class Player:
-    """A method in the middle of a trial. seconds: its own so far."""
+    """A method in the middle of a trial. seconds: its own so far, and its share of the passes in common."""
 
     algorithm: Algorithm
     network: SimulatedNetwork
@@ -224,10 +224,9 @@ class Player:
     def asking(self) -> Asking | None:
         """What it is about to ask in its next round, if there will be one."""
         last, memory = self.recorder.last, self.network.memory
-        if last is None or memory is None or last.state.round >= self.algorithm.rounds:
+        if last is None or memory is None or done(self.algorithm, last):
             return None
-        settled = last.exchange is not None and last.exchange.settled
-        return None if settled else Asking(self.network.task, last.state.centres, memory)
+        return Asking(self.network.task, last.state.centres, memory)
 
     def advance(self) -> bool:
         """Play a round, and say whether there was one."""
@@ -244,16 +243,17 @@ def _run_methods(
 ) -> dict[str, MethodResult]:
     """Some methods side by side, round by round, so that one pass over the samples may serve them all.
 
-    Their results are those that they would have one after the other.
+    Their results are those that they would have one after the other, if an attack keeps nothing from call to call.
     """
     players = {method: _player(method, draw, record, own) for method in methods}
     results: dict[str, MethodResult] = {}
     while players:
         began = time.perf_counter()
-        look_ahead([asking for player in players.values() if (asking := player.asking())])
-        shared = (time.perf_counter() - began) / len(players)
+        asking = {method: question for method, player in players.items() if (question := player.asking())}
+        look_ahead(list(asking.values()))
+        shared = (time.perf_counter() - began) / max(1, len(asking))
         for method, player in list(players.items()):
-            player.seconds += shared
+            player.seconds += shared if method in asking else 0.0
             if player.advance():
                 on_round()
             else:

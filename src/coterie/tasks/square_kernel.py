@@ -16,7 +16,7 @@ from coterie.arrays import Ints, compiled
 from coterie.data import Clients
 
 FIRST_CACHE = 1 << 12
-"""Values of a block that is looked at twice: half of 32 KB of float32, and twice as many for three questions."""
+"""Values of a block that is looked at twice: half of a first cache of 32 KB, all of it for three questions."""
 SUMMED = 1 << 12
 """Rows whose part of a gradient is summed in the features' own precision."""
 
@@ -50,18 +50,6 @@ def _score(x: Any, w: Any) -> Any:
     return s
 
 
-@partial(compiled, reorder=True)
-def _three_scores(x: Any, w0: Any, w1: Any, w2: Any) -> Any:
-    """x·w for one row and three vectors: the row is loaded once."""
-    s0 = s1 = s2 = x.dtype.type(0)
-    for c in range(len(x)):
-        value = x[c]
-        s0 += value * w0[c]
-        s1 += value * w1[c]
-        s2 += value * w2[c]
-    return s0, s1, s2
-
-
 @compiled
 def _look(x: Any, y: Any, w: Any, errors: Any, total: float) -> float:
     """errors[l] = x_l·w − y_l for a block of rows; their squares are added to the total."""
@@ -73,10 +61,9 @@ def _look(x: Any, y: Any, w: Any, errors: Any, total: float) -> float:
 
 @compiled
 def _look_three(x: Any, y: Any, w0: Any, w1: Any, w2: Any, errors: Any, totals: Any) -> None:
-    """`_look` at three vectors."""
+    """`_look` at three vectors, one after the other: sums side by side would be added up in another order."""
     for row in range(len(x)):
-        s0, s1, s2 = _three_scores(x[row], w0, w1, w2)
-        e0, e1, e2 = s0 - y[row], s1 - y[row], s2 - y[row]
+        e0, e1, e2 = _score(x[row], w0) - y[row], _score(x[row], w1) - y[row], _score(x[row], w2) - y[row]
         totals[0] += np.float64(e0) * np.float64(e0)
         totals[1] += np.float64(e1) * np.float64(e1)
         totals[2] += np.float64(e2) * np.float64(e2)
@@ -132,7 +119,7 @@ def _visit(
 
     The scores row by row, since memory is fastest when it is read in order; then the gradient, four rows at a time, of
     so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum. Questions q
-    go three at a time, since a row that is loaded serves them all; the numbers are those that each would get alone.
+    go three at a time, since a row in cache serves them all; the numbers are those that each would get alone.
     """
     number, dim, questions = features.dtype.type, features.shape[1], len(labels)
     threes = questions - questions % 3
