@@ -19,9 +19,9 @@ ROOM = 0.15
 """What clients may remember of one server, as a share of their samples' memory."""
 TOGETHER = 1 << 20
 """Numbers of planes that are made at a time."""
-UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, WAY = range(6)
 PAIR = 6
-"""The numbers that a client keeps of a centre, beside the slope."""
+"""The numbers that a client keeps of a centre, beside the slope; in this order (see `Planes`):"""
+UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, WAY = range(PAIR)
 
 
 def assign(losses: Array) -> Ints:
@@ -161,9 +161,8 @@ def _rivals(
             if pair[LEAST] > limit or labels[i] == j:
                 continue
             rise, height = pair[UNIT] * _product(steps[j, i], centres[j]), pair[HEIGHT]
-            pair[LEAST] = (
-                height + rise - pair[MISSING] * pair[WAY] - MARGIN * (abs(height) + abs(rise))
-            )  # with room for rounding
+            rounding = MARGIN * (abs(height) + abs(rise))
+            pair[LEAST] = height + rise - pair[MISSING] * pair[WAY] - rounding
             if not pair[LEAST] > limit:  # nor if it is not a number
                 rival[i, j] = True
                 count += 1

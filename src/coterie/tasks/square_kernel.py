@@ -59,17 +59,6 @@ def _look(x: Any, y: Any, w: Any, errors: Any, total: float) -> float:
     return total
 
 
-@compiled
-def _look_three(x: Any, y: Any, w0: Any, w1: Any, w2: Any, errors: Any, totals: Any) -> None:
-    """`_look` at three vectors, one after the other: sums side by side would be added up in another order."""
-    for row in range(len(x)):
-        e0, e1, e2 = _score(x[row], w0) - y[row], _score(x[row], w1) - y[row], _score(x[row], w2) - y[row]
-        totals[0] += np.float64(e0) * np.float64(e0)
-        totals[1] += np.float64(e1) * np.float64(e1)
-        totals[2] += np.float64(e2) * np.float64(e2)
-        errors[0, row], errors[1, row], errors[2, row] = e0, e1, e2
-
-
 @partial(compiled, contract=True)
 def _add(x: Any, s: Any, factor: Any, out: Any) -> None:
     """out += factor·Σ_l s_l x_l over a block of rows, four at a time and in their order."""
@@ -118,8 +107,9 @@ def _visit(
     """losses[q, p] = F_i(θ), gradients[q, p] = ∇F_i(θ) with θ = centres[labels[q, p]] for client i = some[p].
 
     The scores row by row, since memory is fastest when it is read in order; then the gradient, four rows at a time, of
-    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum. Questions q
-    go three at a time, since a row in cache serves them all; the numbers are those that each would get alone.
+    so few rows that they are still in the first cache. So the samples are read once, at the speed of a sum, for all
+    questions q; the gradients of three are summed at a time, since a row that is loaded serves them all. The numbers
+    are those that each question would get alone.
     """
     number, dim, questions = features.dtype.type, features.shape[1], len(labels)
     threes = questions - questions % 3
@@ -135,13 +125,12 @@ def _visit(
         for start in range(first, last, together):
             stop = min(start + together, last)
             x, y = features[start:stop], targets[start:stop]
+            for q in range(questions):  # each by itself: sums side by side would be added up in another order
+                totals[q] = _look(x, y, centres[own[q]], errors[q], totals[q])
             for q in range(0, threes, 3):
-                w0, w1, w2 = centres[own[q]], centres[own[q + 1]], centres[own[q + 2]]
-                _look_three(x, y, w0, w1, w2, errors[q : q + 3], totals[q : q + 3])
                 g0, g1, g2 = gradients[q, place], gradients[q + 1, place], gradients[q + 2, place]
                 _add_three(x, errors[q : q + 3], factor, g0, g1, g2)
             for q in range(threes, questions):
-                totals[q] = _look(x, y, centres[own[q]], errors[q], totals[q])
                 _add(x, errors[q], factor, gradients[q, place])
             if stop - added >= summed and stop < last:  # a float32 sum of many more would lose its digits
                 if added == first:
