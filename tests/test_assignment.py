@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from coterie import assignment
 from coterie.aggregators import median
 from coterie.algorithms import ClusteredDescent
-from coterie.assignment import Asking, Memory, Planes, assign, look_ahead, respond
+from coterie.assignment import (
+    HEIGHT,
+    LEAST,
+    UNIT,
+    WAY,
+    Asking,
+    Memory,
+    Planes,
+    assign,
+    look_ahead,
+    respond,
+)
 from coterie.attacks import Attack, paper
 from coterie.data import Clients, mixed_regression
 from coterie.initialise import bernoulli
@@ -74,35 +85,30 @@ def test_the_labels_and_the_updates_are_those_of_everybody_looking_at_everything
             assert np.array_equal(found.updates, expected.updates, equal_nan=True)
 
 
-def test_most_clients_look_at_one_centre_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_clients_look_at_one_centre_alone() -> None:
     """A whole descent, with everybody's looks counted, and another one in which nobody remembers."""
-    looks: list[int] = []
-    visit = LinearModel.visit
-
-    def counted(self: LinearModel, centres: np.ndarray, labels: np.ndarray, *rest: Any, **options: Any) -> Any:
-        looks.append(len(labels))
-        return visit(self, centres, labels, *rest, **options)
-
-    monkeypatch.setattr(LinearModel, "visit", counted)
     drawn = mixed_regression(np.random.default_rng(0), clients=60, clusters=6, samples=40, dim=50, byzantine=0.05)
     assert drawn.truth is not None
     start = bernoulli(6, 50, np.random.default_rng(1)).astype(np.float32)
     ends = []
     for remembering in (True, False):
-        looks.clear()
+        looks = 0
         network = SimulatedNetwork(
             linear_regression(drawn.clients), drawn.truth.byzantine, Attack(paper), np.random.default_rng(2)
         )
-        assert network.memory is not None
         algorithm = ClusteredDescent(Server(median, audit=False), rounds=100, size=0.05)
         state = algorithm.init(network, start, np.random.default_rng(3))
         for _ in range(100):
             state, _ = algorithm.step(state, network, np.random.default_rng(4))
-            if not remembering:
-                network.memory.planes = None
+            for memory in (network.memory, network._liars_memory):
+                assert memory is not None
+                assert memory.planes is not None
+                # the own centre, and those that a plane begins at anew
+                looks += len(memory.planes.labels) + np.count_nonzero(memory.planes.known[:, :, WAY] == 0)
+                if not remembering:
+                    memory.planes = None
         ends.append(state.centres)
-        if remembering:
-            assert sum(looks) < 1.5 * 100 * 60  # and not six times
+        assert (looks < 1.5 * 100 * 63) == remembering  # and not six times
     assert np.array_equal(*ends)
 
 
@@ -119,6 +125,24 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
         assert kept == Planes.bytes_of(task, centres) <= assignment.ROOM * drawn.clients.features.nbytes
 
 
+def walked(planes: Planes, task: LinearModel | Quadratic, centres: np.ndarray, looking: Sequence[int] = ()) -> None:
+    """The centres move; some clients look at all of them but their own, the others at none, and nobody changes."""
+    local, labels = task.local(centres), planes.labels
+    assert local is not None
+    losses = np.full(len(labels), -np.inf, dtype=centres.dtype)
+    losses[list(looking)] = np.inf
+    planes.follow(local, centres, (losses, np.zeros((len(labels), task.dim), dtype=centres.dtype)))
+    planes.labels = labels
+
+
+def looked_up(planes: Planes, centres: np.ndarray) -> np.ndarray:
+    """(m, k): what the losses cannot lie below, by their planes."""
+    known = planes.known.copy()
+    for i, j in np.ndindex(known.shape[:2]):
+        assignment._look_up(known[i, j], planes.steps[i, j], centres[j])
+    return known[:, :, LEAST]
+
+
 @given(
     st.integers(0, 2**31),
     st.lists(st.sampled_from([0.0, 1e-3, 0.03, 0.3, 3.0, 1e16, 1e20, -1.0, -2.0]), min_size=1, max_size=8),
@@ -129,7 +153,9 @@ def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
     drawn = mixed_regression(rng, clients=10, clusters=3, samples=4, dim=30)
     task = linear_regression(drawn.clients, "direct")
     start = rng.standard_normal((3, 30)).astype(np.float32)
-    planes = Planes.touching(task, np.zeros(10, dtype=np.int64), start)
+    planes = Planes.none(task, start)
+    walked(planes, task, start, range(10))
+    assert not np.isnan(planes.known[:, 1:]).any()
     exactly = task.on(replace(drawn.clients, features=drawn.clients.features.astype(np.float64)))
     x, centres = drawn.clients.features[:4].astype(np.float64), start.copy()
     null = np.eye(30) - np.linalg.pinv(x) @ x
@@ -137,18 +163,17 @@ def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
         if step == -1.0:
             centres = start.copy()
         elif step == -2.0:  # the way in which what the kept slope leaves out counts
-            slope = planes.known[1, 0, assignment.UNIT] * planes.steps[1, 0].astype(np.float64)
+            slope = planes.known[0, 1, UNIT] * planes.steps[0, 1].astype(np.float64)
             along = null @ slope
             centres[1] += (along / (np.linalg.norm(along) + 1e-300)).astype(np.float32)
         else:
             centres = centres + (step * rng.standard_normal(centres.shape)).astype(np.float32)
-        exact = exactly.losses(centres.astype(np.float64)) * (1 + 1e-6) + 1e-30
-        planes.rivals(centres, np.full(10, -np.inf, dtype=np.float32))  # by steepness alone
-        assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
-        planes.rivals(centres, np.full(10, np.inf, dtype=np.float32))  # all planes but the own ones are looked up
-        assert (exact >= planes.known[:, :, assignment.LEAST].T).all()
+        exact = exactly.losses(centres.astype(np.float64))[:, 1:] * (1 + 1e-6) + 1e-30
+        walked(planes, task, centres)
+        assert (exact >= planes.known[:, 1:, LEAST]).all()  # by steepness alone
+        assert (exact >= looked_up(planes, centres)[:, 1:]).all()
         if abs(centres).max() < 1e6:
-            planes.touch(task, rng.integers(3, size=2), np.array([1, 2]))
+            walked(planes, task, centres, [1, 2])
 
 
 def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator) -> None:
@@ -156,20 +181,21 @@ def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator)
     drawn = mixed_regression(rng, clients=1, clusters=1, samples=5, dim=30, byzantine=0.0)
     task = linear_regression(drawn.clients, "direct")
     start = np.ones((2, 30), dtype=np.float32)
-    planes = Planes.touching(task, np.zeros(1, dtype=np.int64), start)
-    planes.rivals(start + np.float32(1e16), np.zeros(1, dtype=np.float32))
-    planes.rivals(start, np.zeros(1, dtype=np.float32))
-    planes.touch(task, np.array([1]), np.array([0]))
+    planes = Planes.none(task, start)
+    walked(planes, task, start, [0])
+    walked(planes, task, start + np.float32(1e16))
+    walked(planes, task, start)
+    walked(planes, task, start, [0])
     x = drawn.clients.features.astype(np.float64)
-    along = (np.eye(30) - np.linalg.pinv(x) @ x) @ planes.steps[1, 0].astype(np.float64)
+    along = (np.eye(30) - np.linalg.pinv(x) @ x) @ planes.steps[0, 1].astype(np.float64)
     for _ in range(400):
         start = start + (0.5 * along / np.linalg.norm(along)).astype(np.float32) * np.array(
             [[0], [1]], dtype=np.float32
         )
-        planes.rivals(start, np.full(1, np.inf, dtype=np.float32))
-        assert planes.known[1, 0, assignment.LEAST] <= task.losses(start)[0, 1]
-    slope = planes.known[1, 0, assignment.UNIT] * planes.steps[1, 0].astype(np.float64)
-    risen = planes.known[1, 0, assignment.HEIGHT] + slope @ start[1].astype(np.float64)
+        walked(planes, task, start)
+        assert looked_up(planes, start)[0, 1] <= task.losses(start)[0, 1]
+    slope = planes.known[0, 1, UNIT] * planes.steps[0, 1].astype(np.float64)
+    risen = planes.known[0, 1, HEIGHT] + slope @ start[1].astype(np.float64)
     assert risen > task.losses(start)[0, 1]  # so it would lie too high
 
 
@@ -251,12 +277,14 @@ def test_many_questions_in_one_pass_over_many_samples(rng: np.random.Generator, 
     task = linear_regression(Clients(features, features[:, 0].copy(), sizes), "direct")
     assert isinstance(task, LinearModel)
     centres, labels = rng.standard_normal((4, dim)).astype(dtype), rng.integers(4, size=(5, 3))
+    local = task.local(centres)
+    assert local is not None
     for questions in range(1, 6):
-        losses, gradients = task.visits(centres, labels[:questions])
+        losses, gradients = square_kernel.visit(local, centres, labels[:questions], np.arange(3))
         for q in range(questions):
-            alone = task.visit(centres, labels[q])
-            assert np.array_equal(losses[q], alone[0])
-            assert np.array_equal(gradients[q], alone[1])
+            alone = square_kernel.visit(local, centres, labels[q : q + 1], np.arange(3))
+            assert np.array_equal(losses[q], alone[0][0])
+            assert np.array_equal(gradients[q], alone[1][0])
     client = features[-sizes[2] :].astype(np.float64)
     errors = client @ centres[labels[0, 2]].astype(np.float64) - client[:, 0]
     np.testing.assert_allclose(losses[0, 2], (errors**2).mean(), rtol=1e-5)

@@ -70,16 +70,46 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def compiled(function: Callable[..., Any], reorder: bool = False, contract: bool = False) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], reorder: bool = False, contract: bool = False, inline: bool = False
+) -> Callable[..., Any]:
     """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process.
 
     reorder: sums may be added up in another order than written, as SIMD needs; the order is the same in every call.
-    contract: a product and a sum may be one operation, rounded once.
+    contract: a product and a sum may be one operation, rounded once. inline: part of every function that calls it; a
+    call costs as much as ten numbers or more for every array that it hands over.
     """
     fastmath = {"reassoc", "contract", "nsz"} if reorder else {"contract"} if contract else False
-    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath}
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "forceinline": inline}
     try:
         machine_code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for numba's cache: compile anew in every process
         machine_code = numba.njit(**options)(function)
     return machine_code
+
+
+def is_plain(array: Array) -> bool:
+    """Whether it is a NumPy array of float32 or float64, such as compiled functions take."""
+    return type(array) is np.ndarray and array.dtype in (np.float32, np.float64)
+
+
+def row_distances(rows: Array, others: Array) -> Floats:
+    """(k, d), (k, d) -> (k,): the Euclidean distance of each row to the other one, as NumPy's float64.
+
+    >>> row_distances(np.array([[4.0, 4.0]]), np.array([[1.0, 0.0]]))
+    array([5.])
+    """
+    if not (is_plain(rows) and is_plain(others)):
+        return as_numpy(namespace(rows).linalg.vector_norm(rows - others, axis=1)).astype(np.float64)
+    found = np.empty(len(rows))
+    _row_distances(rows, others, found)
+    return found
+
+
+@compiled
+def _row_distances(rows: Floats, others: Floats, found: Floats) -> None:
+    for i in range(len(rows)):
+        square = 0.0
+        for c in range(rows.shape[1]):
+            square += (np.float64(rows[i, c]) - np.float64(others[i, c])) ** 2
+        found[i] = np.sqrt(square)

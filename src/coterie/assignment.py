@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, compiled
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled
 from coterie.tasks import Response, Revisited, Task
+from coterie.tasks.square_kernel import Local, look, scratch, visit
 
 MARGIN = 1e-4
 """How much smaller, relatively, the loss at the own centre must be for another to be no rival: more than rounding."""
 ROOM = 0.15
 """What clients may remember of one server, as a share of their samples' memory."""
-TOGETHER = 1 << 20
-"""Numbers of planes that are made at a time."""
 PAIR = 6
 """The numbers that a client keeps of a centre, beside the slope; in this order (see `Planes`):"""
 UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, WAY = range(PAIR)
@@ -47,10 +46,10 @@ class Planes:
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
     planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
     memory in float32; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
-    labels: (m,), the own centres. centres: (k, d), as they last were. steps: (k, m, d), slope = unit·steps. known:
-    (k, m, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, its
+    labels: (m,), the own centres. centres: (k, d), as they last were. steps: (m, k, d), slope = unit·steps. known:
+    (m, k, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, its
     steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way of the centre since the last look,
-    which is no less than ‖δ‖.
+    which is no less than ‖δ‖. All NaN where there was no look so far.
     """
 
     labels: Ints
@@ -59,16 +58,11 @@ class Planes:
     known: Floats
 
     @classmethod
-    def touching(cls, task: Revisited, labels: Ints, centres: Array) -> Planes:
-        """Where everybody has just looked at all centres."""
-        (k, d), m = centres.shape, len(labels)
-        steps, known = np.empty((k, m, d), dtype=np.int8), np.empty((k, m, PAIR))
-        planes = cls(labels, centres.copy(), steps, known)
-        step = max(1, TOGETHER // (k * d))
-        for start in range(0, m, step):
-            clients = np.arange(start, min(start + step, m))
-            planes.touch(task, np.tile(np.arange(k), len(clients)), np.repeat(clients, k))
-        return planes
+    def none(cls, task: Task, centres: Array) -> Planes:
+        """Before the first look."""
+        (k, d), m = centres.shape, task.clients.count
+        steps, known = np.zeros((m, k, d), dtype=np.int8), np.full((m, k, PAIR), np.nan)
+        return cls(np.zeros(m, dtype=np.int64), centres.copy(), steps, known)
 
     @staticmethod
     def bytes_of(task: Task, centres: Array) -> int:
@@ -77,28 +71,22 @@ class Planes:
 
     def fit(self, task: Task, centres: Array) -> bool:
         """Whether these are planes of such clients and centres."""
-        shape = len(centres), task.clients.count, task.dim
+        shape = task.clients.count, len(centres), task.dim
         return self.steps.shape == shape and self.centres.dtype == centres.dtype
 
-    def touch(self, task: Revisited, others: Ints, clients: Ints) -> tuple[Array, Array]:
-        """New planes for pairs of centres and clients, and the losses and gradients there."""
-        losses, gradients = task.visit(self.centres, others, clients)
-        _touch(losses, gradients, others, clients, self.centres, self.steps, self.known)
-        return losses, gradients
+    def follow(self, local: Local, centres: Array, found: tuple[Array, Array] | None = None) -> tuple[Ints, Array]:
+        """The labels, (m,), and the updates, (m, d), at the centres as they are now.
 
-    def rivals(self, centres: Array, own: Array) -> tuple[Ints, Ints]:
-        """Pairs of centres and clients, client by client, for which only a look tells whether the loss is above `own`.
-
-        centres: where they are now. own: (m,), the losses at the own ones there.
+        found: (m,) and (m, d), what the clients have already found at the own centres; the updates are changed.
         """
-        with np.errstate(all="ignore"):  # a centre may have run away
-            moved = (1 + MARGIN) * np.linalg.norm(centres.astype(np.float64) - self.centres, axis=1)
-        self.centres = centres.copy()  # its owner may go on with it
-        rival = np.zeros((len(own), len(centres)), dtype=np.bool_)
-        if not _rivals(own, self.labels, self.centres, moved, self.steps, self.known, rival):
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        clients, others = np.nonzero(rival)
-        return others, clients
+        labels = self.labels.copy()
+        losses, updates = found or (
+            np.empty(len(labels), centres.dtype),
+            np.empty((len(labels), centres.shape[1]), centres.dtype),
+        )
+        _follow(local, centres, self.centres, labels, losses, updates, not found, self.steps, self.known)
+        self.labels = labels
+        return labels, updates
 
 
 @partial(compiled, reorder=True)
@@ -111,62 +99,90 @@ def _product(steps: NDArray[np.int8], centre: Floats) -> float:
 
 
 @partial(compiled, reorder=True)
-def _touch(
-    losses: Floats,
-    gradients: Floats,
-    others: Ints,
-    clients: Ints,
-    centres: Floats,
-    steps: NDArray[np.int8],
-    known: Floats,
-) -> None:
-    """Keep the planes of pairs of a centre and a client, from losses (p,) and gradients (p, d)."""
-    for p in range(len(others)):
-        j, i = others[p], clients[p]
-        gradient, kept, pair, loss = gradients[p], steps[j, i], known[j, i], np.float64(losses[p])
-        largest = 0.0
-        for c in range(len(gradient)):
-            largest = max(largest, abs(np.float64(gradient[c])))
-        unit = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number says nothing
-        square, left = 0.0, 0.0
-        for c in range(len(gradient)):
-            value = np.float64(gradient[c])
-            kept[c] = np.int8(np.rint(value / unit)) if unit > 0 else np.int8(0)
-            square += value * value
-            left += (value - unit * kept[c]) ** 2
-        rise = unit * _product(kept, centres[j])
-        height = loss - rise
-        pair[UNIT], pair[HEIGHT] = unit, height
-        pair[STEEPNESS], pair[MISSING] = (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
-        pair[LEAST], pair[WAY] = loss - MARGIN * (abs(height) + abs(rise)), 0.0
+def _keep(loss: float, gradient: Floats, centre: Floats, steps: NDArray[np.int8], pair: Floats) -> None:
+    """The plane of a client's loss that touches it at a centre."""
+    largest = 0.0
+    for c in range(len(gradient)):
+        largest = max(largest, abs(np.float64(gradient[c])))
+    unit = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number says nothing
+    square, left = 0.0, 0.0
+    for c in range(len(gradient)):
+        value = np.float64(gradient[c])
+        steps[c] = np.int8(np.rint(value / unit)) if unit > 0 else np.int8(0)
+        square += value * value
+        left += (value - unit * steps[c]) ** 2
+    rise = unit * _product(steps, centre)
+    height = loss - rise
+    pair[UNIT], pair[HEIGHT] = unit, height
+    pair[STEEPNESS], pair[MISSING] = (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
+    pair[LEAST], pair[WAY] = loss - MARGIN * (abs(height) + abs(rise)), 0.0
 
 
 @compiled
-def _rivals(
-    own: Floats,
-    labels: Ints,
+def _look_up(pair: Floats, steps: NDArray[np.int8], centre: Floats) -> None:
+    """What a loss cannot lie below by its plane."""
+    rise, height = pair[UNIT] * _product(steps, centre), pair[HEIGHT]
+    pair[LEAST] = height + rise - pair[MISSING] * pair[WAY] - MARGIN * (abs(height) + abs(rise))
+
+
+@compiled
+def _moved(centres: Floats, before: Floats) -> Floats:
+    """(k,): how far centres have moved, and rather more; before: overwritten by where they are."""
+    moved = np.empty(len(centres))
+    for j in range(len(centres)):
+        square = 0.0
+        for c in range(centres.shape[1]):
+            square += (np.float64(centres[j, c]) - np.float64(before[j, c])) ** 2
+            before[j, c] = centres[j, c]
+        moved[j] = (1 + MARGIN) * np.sqrt(square)
+    return moved
+
+
+@compiled
+def _follow(
+    local: Local,
     centres: Floats,
-    moved: Floats,
+    before: Floats,
+    labels: Ints,
+    losses: Floats,
+    updates: Floats,
+    unseen: bool,
     steps: NDArray[np.int8],
     known: Floats,
-    rival: Bools,
-) -> int:
-    """How many pairs are rivals, (m, k). Planes sink as centres move, and are looked up when they may be too low."""
-    count = 0
-    for j in range(len(centres)):
-        for i in range(len(own)):
-            pair, limit = known[j, i], (1 + MARGIN) * np.float64(own[i])
-            pair[LEAST] -= pair[STEEPNESS] * moved[j]
-            pair[WAY] += moved[j]
-            if pair[LEAST] > limit or labels[i] == j:
+) -> None:
+    """One round of clients who remember: labels (m,), losses (m,) and updates (m, d) become those at the centres.
+
+    Each looks at its own centre, and then, while its samples are in cache, at those that may be better.
+    """
+    rows, column, offsets, floors, gram = local
+    moved, room, gradient = _moved(centres, before), scratch(local), np.empty_like(centres[0])
+    for i in range(len(labels)):
+        own = labels[i]
+        x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
+        if unseen:
+            losses[i] = floors[i] + look(x, y, gram, centres[own], room, updates[i])
+        limit = (1 + MARGIN) * np.float64(losses[i])
+        best = np.inf if np.isnan(losses[i]) else losses[i]
+        for j in range(len(centres)):
+            known[i, j, LEAST] -= known[i, j, STEEPNESS] * moved[j]
+            known[i, j, WAY] += moved[j]
+            if known[i, j, LEAST] > limit or j == own:
                 continue
-            rise, height = pair[UNIT] * _product(steps[j, i], centres[j]), pair[HEIGHT]
-            rounding = MARGIN * (abs(height) + abs(rise))
-            pair[LEAST] = height + rise - pair[MISSING] * pair[WAY] - rounding
-            if not pair[LEAST] > limit:  # nor if it is not a number
-                rival[i, j] = True
-                count += 1
-    return count
+            pair = known[i, j]
+            _look_up(pair, steps[i, j], centres[j])
+            if pair[LEAST] > limit:  # not if it is not a number
+                continue
+            loss = losses.dtype.type(floors[i] + look(x, y, gram, centres[j], room, gradient))
+            _keep(np.float64(loss), gradient, centres[j], steps[i, j], pair)
+            found = np.inf if np.isnan(loss) else loss
+            if found < best or (found == best and j < labels[i]):  # as `assign` chooses
+                best, labels[i] = found, j
+                updates[i] = gradient
+
+
+def local_of(task: Task, centres: Array) -> Local | None:
+    """What the compiled kernels read of a task's clients; None where there are none for it (see `Revisited`)."""
+    return cast(Revisited, task).local(centres) if hasattr(task, "local") else None
 
 
 class Found(NamedTuple):
@@ -194,46 +210,31 @@ class Memory:
 
     def respond(self, task: Task, centres: Array, labels: Ints | None = None) -> Response:
         """As `Task.respond`, without the losses, since most clients compute one alone. labels: if they are given."""
-        if not hasattr(task, "revisits"):
-            return _answer(task, centres, labels)
-        revisited = cast(Revisited, task)
-        if not revisited.revisits(centres):
+        local = local_of(task, centres)
+        if local is None:
             return _answer(task, centres, labels)
         if labels is not None:
             if self.planes is None:  # told twice the same: for good, and not for an empty cluster
                 again = self.told is not None and np.array_equal(self.told, labels)
                 self.first = labels if again else None
                 self.told = labels
-            return Response(None, labels, self._visit(revisited, centres, labels)[1])
-        if Planes.bytes_of(task, centres) > ROOM * task.clients.features.nbytes:
-            self.first = self.ahead = None
-            return _answer(task, centres)
+            found = self._found(centres, labels)
+            return Response(None, labels, task.gradients(centres, labels) if found is None else found[1])
         if self.planes is None or not self.planes.fit(task, centres):
-            response = task.respond(centres, assign)
-            self.planes, self.first = Planes.touching(revisited, response.labels, centres), response.labels
-            return response
-        return self._go_on(revisited, centres, self.planes)
+            if Planes.bytes_of(task, centres) > ROOM * task.clients.features.nbytes:
+                self.planes = self.first = self.ahead = None
+                return _answer(task, centres)
+            self.planes = Planes.none(task, centres)
+        chosen, updates = self.planes.follow(local, centres, self._found(centres, self.planes.labels))
+        self.first = chosen
+        return Response(None, chosen, updates)
 
-    def _go_on(self, task: Revisited, centres: Array, planes: Planes) -> Response:
-        everybody, labels = np.arange(len(planes.labels)), planes.labels
-        own, updates = self._visit(task, centres, labels)
-        others, clients = planes.rivals(centres, own)
-        if len(clients):  # whose samples are in cache at their next look
-            losses = np.full((len(labels), len(centres)), np.inf, dtype=own.dtype)
-            losses[everybody, labels] = own
-            losses[clients, others], gradients = planes.touch(task, others, clients)
-            labels = assign(losses)
-            taken = labels[clients] == others  # never a client's cluster so far, which is no rival
-            updates[clients[taken]] = gradients[taken]
-            planes.labels = self.first = labels
-        return Response(None, labels, updates)
-
-    def _visit(self, task: Revisited, centres: Array, labels: Ints) -> tuple[Array, Array]:
+    def _found(self, centres: Array, labels: Ints) -> tuple[Array, Array] | None:
         """What is there already, if it was for this question."""
         ahead, self.ahead = self.ahead, None
         if ahead and np.array_equal(ahead.labels, labels) and np.array_equal(ahead.centres, centres):
             return ahead.losses, ahead.updates
-        return task.visit(centres, labels)
+        return None
 
 
 class Asking(NamedTuple):
@@ -243,28 +244,36 @@ class Asking(NamedTuple):
     centres: Array
     memory: Memory
 
+    def local(self) -> Local | None:
+        """What kernels read of the clients, if there are any for their task."""
+        return local_of(self.task, self.centres)
+
+    def reads_samples(self) -> bool:
+        """Whether it is known where the clients look first, and that this will be a pass over their samples."""
+        local = None if self.memory.first is None else self.local()
+        return local is not None and not local.gram
+
 
 def look_ahead(servers: Sequence[Asking]) -> None:
     """One pass over the samples for the next round of several servers that ask the same clients.
 
     Where a client looks first is known: at its last cluster. What it finds is kept for when it is asked, so a round is
-    as it would be without. Only for tasks that offer such a pass, `LinearModel.visits`.
+    as it would be without. Not in Gram form, where the clients' statistics are small enough to be in cache anyway.
     """
-    known = [(server, server.memory.first) for server in servers if hasattr(server.task, "visits")]
-    several = [(server, first) for server, first in known if first is not None]
+    several = [server for server in servers if server.reads_samples()]
     if len(several) < 2:
         return
-    clients, dtype = several[0][0].task.clients, several[0][0].centres.dtype
-    if any(server.task.clients is not clients or server.centres.dtype != dtype for server, _ in several):
+    clients, dtype = several[0].task.clients, several[0].centres.dtype
+    if any(server.task.clients is not clients or server.centres.dtype != dtype for server in several):
         raise ValueError("only servers that ask the same clients, in the same precision, can share a pass")
-    ends = np.cumsum([len(server.centres) for server, _ in several])
-    centres = np.concatenate([server.centres for server, _ in several])
-    begins = [0, *ends[:-1]]
-    labels = np.stack([first + begin for (_, first), begin in zip(several, begins, strict=True)])
-    task: Any = several[0][0].task
-    losses, updates = task.visits(centres, labels)
-    for q, (server, first) in enumerate(several):
-        server.memory.ahead = Found(centres[begins[q] : ends[q]], first, losses[q], updates[q])
+    ends = np.cumsum([len(server.centres) for server in several])
+    centres = np.concatenate([server.centres for server in several])
+    begins, firsts = [0, *ends[:-1]], [cast(Ints, server.memory.first) for server in several]
+    labels = np.stack([first + begin for first, begin in zip(firsts, begins, strict=True)])
+    local = cast(Local, several[0].local())
+    losses, updates = visit(local, centres, labels, np.arange(clients.count))
+    for q, server in enumerate(several):
+        server.memory.ahead = Found(centres[begins[q] : ends[q]], firsts[q], losses[q], updates[q])
 
 
 def _answer(task: Task, centres: Array, labels: Ints | None = None) -> Response:

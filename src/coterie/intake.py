@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from array_api_compat import is_torch_array
+from numpy.typing import NDArray
 
-from coterie.arrays import Array, Bools, Ints, as_numpy, detached, namespace
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, compiled, detached, is_plain, namespace
 
 
 class Verdict(IntEnum):
@@ -53,13 +55,21 @@ class Replies:
 
 
 class Accepted(NamedTuple):
-    """The replies that passed, and the verdict on every client."""
+    """The replies that passed, in the order of the clients, however they arrived, and the verdict on every client."""
 
-    clients: Ints  # (rows,)
+    clients: Ints  # (rows,), ascending
     labels: Ints  # (rows,)
     updates: Array  # (rows, dim)
     verdicts: Ints  # (m,), the fault of each client's first reply, by Verdict
     strangers: int = 0  # replies under the name of no known client (Verdict.UNKNOWN_CLIENT)
+
+    def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
+        """(rows,) -> (m,): what belongs to every client, `missing` where its reply was not accepted."""
+        if len(self.clients) == len(self.verdicts):
+            return values
+        everybody = np.full(len(self.verdicts), missing, dtype=values.dtype)
+        everybody[self.clients] = values
+        return everybody
 
 
 def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
@@ -87,13 +97,14 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     faults[~known] = Verdict.UNKNOWN_CLIENT
 
     senders = _as_numbers(replies.clients, known)
-    firsts = np.zeros(len(senders), dtype=np.bool_)
-    firsts[np.unique(senders, return_index=True)[1]] = True
-    firsts &= known
-    passed = np.flatnonzero((faults == Verdict.ACCEPTED) & firsts)
+    order = np.unique(senders, return_index=True)[1]  # the first reply of each client, in their order
+    order = order[known[order]]
+    passed = order[faults[order] == Verdict.ACCEPTED]
 
     verdicts = np.full(clients, int(Verdict.SILENT))
-    verdicts[senders[firsts]] = faults[firsts]
+    verdicts[senders[order]] = faults[order]
+    firsts = np.zeros(len(senders), dtype=np.bool_)
+    firsts[order] = True
     again = senders[known & ~firsts]
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
@@ -102,27 +113,29 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
 
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
-    """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed.
+    """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed."""
+    senders, rounds, labels, updates = replies.clients, replies.rounds, replies.labels, replies.updates
+    if not (_is_column(senders, clients) and _is_column(rounds, clients) and _is_column(labels, clients)):
+        return False
+    if not (is_plain(updates) and _is_table(updates, like) and updates.flags.c_contiguous):
+        return False
+    return bool(_sound(senders, rounds, labels, updates.reshape(-1), clusters, round))
 
-    By the squares' sum, in one pass; where that overflows the values themselves will be looked at.
-    """
-    if not (_is_plain(replies.clients) and _is_plain(replies.rounds) and _is_plain(replies.labels)):
-        return False
-    if type(replies.updates) is not np.ndarray or not _is_table(replies.updates, like) or not clients:
-        return False
-    if not replies.updates.flags.c_contiguous:
-        return False
-    values, labels = replies.updates.reshape(-1), replies.labels
-    with np.errstate(all="ignore"):
-        squares = values.dot(values)
-    return bool(
-        len(labels) == clients
-        and np.isfinite(squares)
-        and labels.min() >= 0
-        and labels.max() < clusters
-        and (replies.rounds == round).all()
-        and (replies.clients == np.arange(clients)).all()
-    )
+
+def _is_column(values: Any, count: int) -> bool:
+    return type(values) is np.ndarray and values.dtype == np.int64 and values.shape == (count,)
+
+
+@partial(compiled, reorder=True)
+def _sound(senders: Ints, rounds: Ints, labels: Ints, values: Floats, clusters: int, round: int) -> Any:
+    """By the squares' sum, in one pass; where that overflows the values themselves will be looked at."""
+    for i in range(len(senders)):
+        if senders[i] != i or rounds[i] != round or labels[i] < 0 or labels[i] >= clusters:
+            return False
+    squares = values.dtype.type(0)
+    for v in range(len(values)):
+        squares += values[v] * values[v]
+    return np.isfinite(squares)
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
@@ -186,7 +199,7 @@ def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, 
 
 def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, room: Array | None = None) -> Array:
     if _is_table(updates, like):
-        return updates if len(rows) == len(updates) else updates[rows]
+        return updates if np.array_equal(rows, np.arange(len(updates))) else updates[rows]
     xp = namespace(like)
     if room is None or not _is_table(room, like) or len(room) < len(rows):
         room = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.aggregators import Aggregator, per_cluster, trimmed_share
-from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like, namespace
+from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, compiled, is_plain, like, namespace, row_distances
 from coterie.intake import Accepted
 
 STEEPER = 3.0
@@ -102,8 +102,9 @@ class Step(NamedTuple):
 
     centres: Array  # (k, d)
     sizes: Ints  # (k,), accepted replies per cluster
-    trimmed: Floats  # (rows,), per accepted reply the share of its coordinates that stands outside; NaN unasked
+    trimmed: Floats | None  # (rows,), per accepted reply the share of its coordinates that stands outside, if asked for
     stuck: Bools  # (k,), True where the step was not finite and the centre stayed
+    moves: Floats  # (k,), ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
     moments: Moments | None = None  # for the next step
 
 
@@ -123,10 +124,9 @@ def take_step(
     keeps its centre, and so does one whose step would not be finite: the mean of updates near the largest float
     is infinite. moments: what the server's optimiser remembers; None in the first round.
     """
-    xp = namespace(centres)
     gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights)
     heard = sizes >= max(1, server.quorum)
-    if not heard[sizes > 0].all():
+    if server.quorum > 1:
         gradients[np.flatnonzero(~heard)] = 0.0
     if stand_ins is not None:
         gradients[stand_ins.labels] = stand_ins.updates
@@ -136,13 +136,33 @@ def take_step(
         one, _ = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
         gradients[:, : server.shared] = one
     directions, moments = _directions(server.optimiser, gradients, heard, moments)
-    moved = centres - like(np.asarray(steps)[:, None], centres) * directions
-    finite = xp.all(xp.isfinite(moved), axis=1, keepdims=True)
-    moved = server.project(moved)
-    shares = np.full(len(accepted.clients), np.nan)
-    if server.audit:
-        shares = trimmed_share(accepted.updates, accepted.labels, server.trim)
-    return Step(xp.where(finite, moved, centres), sizes, shares, ~as_numpy(finite)[:, 0], moments)
+    moved, stuck = _descend(centres, directions, steps)
+    after = server.project(moved)
+    if np.count_nonzero(stuck):
+        after = namespace(centres).where(like(stuck[:, None], centres) > 0, centres, after)
+    shares = trimmed_share(accepted.updates, accepted.labels, server.trim) if server.audit else None
+    return Step(after, sizes, shares, stuck, row_distances(after, centres), moments)
+
+
+def _descend(centres: Array, directions: Array, steps: Floats) -> tuple[Array, Bools]:
+    """θ_j − γ_j g_j, (k, d), and which of them are not finite, (k,)."""
+    if is_plain(centres) and is_plain(directions):
+        moved, stuck = np.empty_like(centres), np.empty(len(centres), dtype=np.bool_)
+        _descend_plain(centres, directions, steps, moved, stuck)
+        return moved, stuck
+    xp = namespace(centres)
+    moved = centres - like(steps[:, None], centres) * directions
+    return moved, ~as_numpy(xp.all(xp.isfinite(moved), axis=1))
+
+
+@compiled
+def _descend_plain(centres: Floats, directions: Floats, steps: Floats, moved: Floats, stuck: Bools) -> None:
+    for j in range(len(centres)):
+        size, poison = moved.dtype.type(steps[j]), moved.dtype.type(0)
+        for c in range(centres.shape[1]):
+            moved[j, c] = centres[j, c] - size * directions[j, c]
+            poison += moved[j, c] - moved[j, c]  # 0, or NaN
+        stuck[j] = poison != 0
 
 
 def _directions(

@@ -50,8 +50,16 @@ class SimulatedNetwork:
         return self.task.clients.count
 
     @cached_property
-    def _liars(self) -> Task:
-        return self.task.on(self.task.clients.take(np.flatnonzero(self.byzantine)))
+    def _liars(self) -> Ints:
+        return np.flatnonzero(self.byzantine)
+
+    @cached_property
+    def _lying(self) -> Task:
+        return self.task.on(self.task.clients.take(self._liars))
+
+    @cached_property
+    def _liars_memory(self) -> Memory | None:
+        return None if self.memory is None else Memory()
 
     def gradients(
         self,
@@ -104,17 +112,20 @@ class SimulatedNetwork:
     ) -> Replies:
         clients = np.arange(self.count)
         rounds = np.full(self.count, round)
-        if self.attack is None or not self.byzantine.any():
+        liars = self._liars
+        if self.attack is None or not len(liars):
             return Replies(clients, rounds, labels, updates)
-        lying = self._liars
+        lying, memory = self._lying, self._liars_memory
         if part is not None:  # they, too, compute on the samples of this round
-            lying = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1]))
-        view = View(round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed, asked)
+            lying, memory = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1])), None
+        view = View(
+            round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed, asked, memory
+        )
         forged = self.attack(view)
-        liars = np.flatnonzero(self.byzantine)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
             # gradients are made for this question alone; what else is asked for, a task may keep
-            labels, updates = labels.copy(), namespace(updates).asarray(updates, copy=asked != "gradient")
+            labels, xp = labels.copy(), namespace(updates)
+            updates = updates if asked == "gradient" else xp.asarray(updates, copy=True)
             labels[liars], updates[liars] = forged.labels, forged.updates
             return Replies(clients, rounds, labels, updates)
         # malformed on purpose: message by message, as from a network

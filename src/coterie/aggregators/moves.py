@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coterie.arrays import compiled
 
 LANES = 256
-"""Columns of a block."""
+"""Columns of a block at most."""
 PAIR, TOP, BOTTOM, CROSS, BOTH = range(5)
 """Moves of rows a, b and perhaps c, d. All begin with a ≤ b, the last two also with c ≤ d. Then TOP and CROSS compare b
 with c, BOTTOM a with c, BOTH a with c and b with d."""
@@ -89,34 +89,35 @@ def moves_of(pairs: Table, rows: int) -> tuple[Table, Table]:
 
 @compiled
 def play(block: NDArray[Any], moves: Table) -> None:
-    """Do the moves on the rows of a block, (rows, LANES).
+    """Do the moves on the rows of a block, (rows, lanes).
 
     A loop for each kind, without a branch in it: such as the compiler turns into SIMD.
     """
+    lanes = block.shape[1]
     for i in range(moves.shape[0]):
         kind = moves[i, 0]
         a, b, c, d = block[moves[i, 1]], block[moves[i, 2]], block[moves[i, 3]], block[moves[i, 4]]
         if kind == PAIR:
-            for lane in range(LANES):
+            for lane in range(lanes):
                 x, y = a[lane], b[lane]
                 a[lane] = x if x < y else y
                 b[lane] = y if x < y else x
         elif kind == TOP:
-            for lane in range(LANES):
+            for lane in range(lanes):
                 x, y, z = a[lane], b[lane], c[lane]
                 large = y if x < y else x
                 a[lane] = x if x < y else y
                 b[lane] = large if large < z else z
                 c[lane] = z if large < z else large
         elif kind == BOTTOM:
-            for lane in range(LANES):
+            for lane in range(lanes):
                 x, y, z = a[lane], b[lane], c[lane]
                 small = x if x < y else y
                 a[lane] = small if small < z else z
                 b[lane] = y if x < y else x
                 c[lane] = z if small < z else small
         elif kind == CROSS:
-            for lane in range(LANES):
+            for lane in range(lanes):
                 x, y, z, w = a[lane], b[lane], c[lane], d[lane]
                 large, small = y if x < y else x, z if z < w else w
                 a[lane] = x if x < y else y
@@ -124,7 +125,7 @@ def play(block: NDArray[Any], moves: Table) -> None:
                 c[lane] = small if large < small else large
                 d[lane] = w if z < w else z
         else:
-            for lane in range(LANES):
+            for lane in range(lanes):
                 x, y, z, w = a[lane], b[lane], c[lane], d[lane]
                 small, large = x if x < y else y, y if x < y else x
                 least, most = z if z < w else w, w if z < w else z

@@ -11,10 +11,10 @@ not depend on the number of threads. What few rows ask for again and again becom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
@@ -31,6 +31,8 @@ NETWORK_ROWS = 2048
 """Up to this many rows the network wins; beyond, each column is sorted by itself."""
 THREAD_ELEMENTS = 1 << 19
 """Values worth a thread of their own."""
+WHOLE = 32
+"""Lanes of a narrow block are a multiple of this: what SIMD takes at a time."""
 PROGRAMS = machine_code.Programs()
 
 
@@ -162,7 +164,7 @@ def _reduce(block: NDArray[Any], places: NDArray[np.int32], total: NDArray[np.fl
     total[:] = 0.0
     for i in range(1, count):
         row = block[places[i]]
-        for lane in range(LANES):
+        for lane in range(len(total)):
             total[lane] += np.float64(row[lane]) - np.float64(first[lane])
     odd = 0
     for lane in range(width):
@@ -226,11 +228,12 @@ def _columns(
     out: NDArray[Any],
 ) -> None:
     """out[c] = mean of what lies at `places` after the moves on rows[members, c], for a range of columns, in blocks."""
-    block = np.zeros((len(members), LANES), dtype=rows.dtype)
-    poison = np.zeros(LANES, dtype=rows.dtype)
-    total = np.zeros(LANES, dtype=np.float64)
-    for start in range(columns[0], columns[1], LANES):
-        stop = min(start + LANES, columns[1])
+    lanes = min(LANES, -(-(columns[1] - columns[0]) // WHOLE) * WHOLE)
+    block = np.zeros((len(members), lanes), dtype=rows.dtype)
+    poison = np.zeros(lanes, dtype=rows.dtype)
+    total = np.zeros(lanes, dtype=np.float64)
+    for start in range(columns[0], columns[1], lanes):
+        stop = min(start + lanes, columns[1])
         suspect = _load(rows, members, start, stop, block, poison)
         play(block, moves)
         if sort:
@@ -295,6 +298,46 @@ def mean_of_members(rows: NDArray[Any], members: Ints, low: int, high: int, out:
     ranges = [(start, min(start + step, columns)) for start in range(0, columns, step)]
     for part in [threads().submit(kernel, own, out) for own in ranges]:
         part.result()
+
+
+class Groups(NamedTuple):
+    """What is done to groups of rows, one after the other: the moves of each, and where its ranks then are.
+
+    counts: the rows of each. The other four: the moves, and where those of each group end; the places, and their ends.
+    """
+
+    counts: Ints
+    moves: NDArray[np.int32]
+    moves_end: Ints
+    places: NDArray[np.int32]
+    places_end: Ints
+
+    @classmethod
+    def of(cls, counts: Sequence[int], ranks: Sequence[tuple[int, int]]) -> Groups:
+        """Of each group the mean of the ranks [low, high); an empty one is left alone."""
+        each = [_moves_of(c, *r) if c else _moves_of(1, 0, 1) for c, r in zip(counts, ranks, strict=True)]
+        moves, places = zip(*each, strict=True)
+        ends = (np.cumsum([len(part) for part in parts]) for parts in (moves, places))
+        moves_end, places_end = ends
+        return cls(np.array(counts), np.concatenate(moves), moves_end, np.concatenate(places), places_end)
+
+
+@compiled
+def _groups(rows: NDArray[Any], members: Ints, groups: Groups, out: NDArray[Any]) -> None:
+    counts, moves, moves_end, places, places_end = groups
+    first, move, place = 0, 0, 0
+    for g in range(len(counts)):
+        count = counts[g]
+        if count:
+            own, wanted = members[first : first + count], places[place : places_end[g]]
+            sort = count > NETWORK_ROWS and len(wanted) < count
+            _columns(rows, own, moves[move : moves_end[g]], wanted, sort, (0, rows.shape[1]), out[g])
+        first, move, place = first + count, moves_end[g], places_end[g]
+
+
+def mean_of_groups(rows: NDArray[Any], members: Ints, groups: Groups, out: NDArray[Any]) -> None:
+    """out (g, d): `mean_of_members` of every group, the members of which stand one after the other."""
+    _groups(rows, members, groups, out)
 
 
 def _on_cpu(rows: NDArray[Any], low: int, high: int, members: Ints) -> NDArray[Any]:

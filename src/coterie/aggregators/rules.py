@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import is_numpy_array
+from numpy.typing import NDArray
 
-from coterie.aggregators.order_statistics import mean_between_ranks, mean_of_members
-from coterie.arrays import Array, Floats, Ints, as_numpy, namespace
+from coterie.aggregators.machine_code import FEWEST_VALUES
+from coterie.aggregators.order_statistics import Groups, mean_between_ranks, mean_of_groups, mean_of_members
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, namespace
 
 Aggregator = Callable[[Array], Array]
 """From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
@@ -126,22 +128,14 @@ def per_cluster(
     >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
     [[2.0], [0.0], [5.0]]
     """
-    rows, labels = check_rows(updates, least=0), np.asarray(labels)
-    if labels.shape != (rows,) or (rows and not 0 <= labels.min() <= labels.max() < clusters):
+    rows, labels = check_rows(updates, least=0), np.ascontiguousarray(labels, dtype=np.int64)
+    order, counts = np.empty(rows, dtype=np.int64), np.zeros(clusters, dtype=np.int64)
+    if labels.shape != (rows,) or not _grouped(labels, order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
-    counts = np.bincount(labels, minlength=clusters).astype(np.int64)
-    xp = namespace(updates)
-    order = np.argsort(labels, kind="stable")
-    ends = np.cumsum(counts)
     ranks = rank_rule(aggregate)
     if ranks is not None and is_numpy_array(updates) and updates.dtype in (np.float32, np.float64):
-        table = np.zeros((clusters, updates.shape[1]), dtype=updates.dtype)
-        for cluster, (count, end) in enumerate(zip(counts.tolist(), ends.tolist(), strict=True)):
-            if count:
-                mean_of_members(updates, order[end - count : end], *ranks.of(count), table[cluster])
-        if ranks.over is not None:
-            table *= (counts / ranks.over).astype(table.dtype)[:, None]
-        return table, counts
+        return _means_between_ranks(ranks, updates, order, counts), counts
+    xp, ends = namespace(updates), np.cumsum(counts)
     nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
     rule: Callable[..., Array] = aggregate
     found = []
@@ -150,6 +144,40 @@ def per_cluster(
         options = {} if weights is None else {"weights": weights[members]}
         found.append(rule(updates[members], **options) if count else nothing)
     return xp.stack(found), counts
+
+
+@compiled
+def _grouped(labels: Ints, order: Ints, counts: Ints) -> bool:
+    """order: the rows, (rows,), cluster by cluster; counts: of each, (clusters,). False: a label is none of them."""
+    for i in range(len(labels)):
+        if labels[i] < 0 or labels[i] >= len(counts):
+            return False
+        counts[labels[i]] += 1
+    places = np.cumsum(counts) - counts
+    for i in range(len(labels)):
+        order[places[labels[i]]] = i
+        places[labels[i]] += 1
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _groups_of(ranks: RankRule, counts: tuple[int, ...]) -> Groups:
+    return Groups.of(counts, [ranks.of(count) if count else (0, 1) for count in counts])
+
+
+def _means_between_ranks(ranks: RankRule, updates: NDArray[Any], order: Ints, counts: Ints) -> NDArray[Any]:
+    """(clusters, d): as `per_cluster`, by one call where no cluster is worth threads or a program of its own."""
+    table = np.zeros((len(counts), updates.shape[1]), dtype=updates.dtype)
+    sizes = counts.tolist()
+    if max(sizes) * updates.shape[1] < FEWEST_VALUES:
+        mean_of_groups(updates, order, _groups_of(ranks, tuple(sizes)), table)
+    else:
+        for cluster, (count, end) in enumerate(zip(sizes, np.cumsum(counts).tolist(), strict=True)):
+            if count:
+                mean_of_members(updates, order[end - count : end], *ranks.of(count), table[cluster])
+    if ranks.over is not None:
+        table *= (counts / ranks.over).astype(table.dtype)[:, None]
+    return table
 
 
 def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:

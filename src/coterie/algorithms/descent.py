@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from coterie.aggregators import median
 from coterie.algorithms.base import Exchange, Network, State
-from coterie.arrays import Array, Floats, Ints, as_numpy, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy
 from coterie.intake import Accepted, admit
 from coterie.server import Server, automatic_steps, take_step
 
@@ -56,22 +56,19 @@ class ClusteredDescent:
         weights = None if state.weights is None else state.weights[accepted.clients]
         sizes = self._sizes(state, accepted)
         step = take_step(self.server, state.centres, accepted, sizes, stand_ins, weights, state.moments)
-        xp = namespace(step.centres)
-        moves = as_numpy(xp.linalg.vector_norm(step.centres - state.centres, axis=1))
-        movement = float(moves.max())
+        movement = max(step.moves.tolist())
         # a round in which nobody was heard says nothing about convergence
-        heard = bool(step.sizes.any())
+        heard = len(accepted.clients) > 0
         judged = self.precision > 0 and heard and not step.stuck.any()
-        calm = self._calm(state.calm, moves, accepted, sizes) if judged else state.calm
+        calm = self._calm(state.calm, step.moves, accepted, sizes) if judged else state.calm
         settled = heard and (
             0 < self.tolerance >= movement or calm[0] <= self.precision or (calm[1] >= PATIENCE and calm[0] < 1)
         )
-        labels = np.full(network.count, -1)
-        labels[accepted.clients] = accepted.labels
-        trimmed = np.full(network.count, np.nan)
-        trimmed[accepted.clients] = step.trimmed
+        labels = accepted.by_client(accepted.labels, -1)
+        trimmed = np.full(network.count, np.nan) if step.trimmed is None else accepted.by_client(step.trimmed, np.nan)
+        stuck = int(np.count_nonzero(step.stuck))
         exchange = Exchange(
-            labels, accepted.verdicts, trimmed, step.sizes, movement, int(step.stuck.sum()), accepted.strangers, settled
+            labels, accepted.verdicts, trimmed, step.sizes, movement, stuck, accepted.strangers, settled
         )
         after = state._replace(round=state.round + 1, centres=step.centres, calm=calm, moments=step.moments)
         return after, exchange

@@ -9,6 +9,7 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from coterie.arrays import Array, Ints, as_numpy, namespace
+from coterie.assignment import respond
 from coterie.attacks.payloads import PAPER, none, paper
 from coterie.attacks.targets import own
 from coterie.attacks.view import Forgery, Payload, Target, View
@@ -38,19 +39,19 @@ class Attack:
     def __call__(self, view: View) -> Forgery:
         if view.round < self.sleep and self.sleep:
             return none(view)
+        free = view.centres is not None and not view.fixed
+        if view.centres is not None and free and self.payload is paper and self.target is own and self.scale != WORST:
+            # the paper's Byzantine clients work on scale·θ throughout, their own choice included
+            scale = PAPER if self.scale is None else self.scale
+            found = respond(view.liars, scale * view.centres, memory=view.memory)
+            return Forgery(found.labels, found.updates)
         labels = view.labels.copy()
-        if view.centres is not None and not view.fixed:
-            labels[view.byzantine] = self._claims(view)
+        if free:
+            labels[view.byzantine] = self.target(view)
         view = replace(view, labels=labels)
         if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
             return self.payload(view)
         return _worst(self.payload, view) if self.scale == WORST else self.payload(view, self.scale)
-
-    def _claims(self, view: View) -> Ints:
-        if self.payload is paper and self.target is own and self.scale != WORST:
-            # the paper's Byzantine clients work on scale·θ throughout, their own choice included
-            return own(view, PAPER if self.scale is None else self.scale)
-        return self.target(view)
 
 
 def _worst(payload: Payload, view: View) -> Forgery:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie.arrays import Array, Bools, Ints
+from coterie.assignment import Memory
 from coterie.tasks import Task
 
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
@@ -23,7 +24,8 @@ class View:
     for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
     would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
     aggregate: the server's rule, if they know it. rng: the adversary's own randomness. fixed: the server has
-    settled the labels, so that a claim means nothing. asked: what the server wants to know.
+    settled the labels, so that a claim means nothing. asked: what the server wants to know. memory: of the liars, who
+    look at their own data in every round as honest clients do; None where these are others in every round.
     """
 
     round: int
@@ -36,6 +38,7 @@ class View:
     rng: Generator
     fixed: bool = False
     asked: Question = "gradient"
+    memory: Memory | None = None
 
     @property
     def clusters(self) -> int:

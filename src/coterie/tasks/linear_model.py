@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
 from coterie.data.clients import Block
 from coterie.tasks import square_kernel
+from coterie.tasks.square_kernel import Local
 from coterie.tasks.task import Choice, Response
 
 WELL_CONDITIONED = 1e-6
@@ -162,35 +163,28 @@ class LinearModel:
         gradient = xp.permute_dims(block.features, (0, 2, 1)) @ slope
         return xp.reshape(gradient, (gradient.shape[0], self.dim))
 
-    def _compiled(self, centres: Array) -> bool:
-        """Whether the kernels of the square loss serve these clients and centres."""
-        return self.loss.square and square_kernel.serves(self.clients, centres)
+    @cached_property
+    def _local(self) -> Local | None:
+        clients = self.clients
+        return Local.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
+
+    def local(self, centres: Array) -> Local | None:
+        return self._local if self._local is not None and self._local.serves(centres) else None
 
     @cached_property
     def _everybody(self) -> Ints:
         return np.arange(self.clients.count)
 
     def losses(self, centres: Array) -> Array:
-        if self._compiled(centres):
-            return square_kernel.losses(self.clients, centres, self._everybody)
+        if (local := self.local(centres)) is not None:
+            return square_kernel.losses(local, centres, self._everybody)
         blocks = self.clients.blocks()
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
-    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
-        some = self._everybody if some is None else some
-        losses, gradients = square_kernel.visit(self.clients, centres, labels[None], some)
-        return losses[0], gradients[0]
-
-    def visits(self, centres: Array, labels: Ints) -> tuple[Array, Array]:
-        """(q, m), (q, m, dim): `visit` for q questions at once, labels (q, m), in one pass over the samples."""
-        return square_kernel.visit(self.clients, centres, labels, self._everybody)
-
-    def revisits(self, centres: Array) -> bool:
-        return self._compiled(centres)
-
     def respond(self, centres: Array, choose: Choice) -> Response:
         xp = namespace(centres)
-        respond = self._respond_compiled if self._compiled(centres) else self._respond
+        local = self.local(centres)
+        respond = self._respond if local is None else partial(self._respond_compiled, local)
         # blocks that stay in cache, so that the second look at the features costs no memory traffic
         answers = [respond(block, centres, choose) for block in self.clients.blocks(CACHED_ELEMENTS)]
         losses, labels, gradients = zip(*answers, strict=True)
@@ -202,15 +196,17 @@ class LinearModel:
         labels = choose(losses)
         return losses, labels, self._gradients(block, scores[np.arange(len(labels)), :, labels, :])
 
-    def _respond_compiled(self, block: Block, centres: Array, choose: Choice) -> tuple[Array, Ints, Array]:
+    def _respond_compiled(
+        self, local: Local, block: Block, centres: Array, choose: Choice
+    ) -> tuple[Array, Ints, Array]:
         some = self._everybody[block.start : block.stop]
-        losses = square_kernel.losses(self.clients, centres, some)
+        losses = square_kernel.losses(local, centres, some)
         labels = choose(losses)
-        return losses, labels, square_kernel.visit(self.clients, centres, labels[None], some)[1][0]
+        return losses, labels, square_kernel.visit(local, centres, labels[None], some)[1][0]
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        if self._compiled(centres):
-            return self.visit(centres, labels)[1]
+        if (local := self.local(centres)) is not None:
+            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
         weights = self._weights(centres)
         return namespace(centres).concat(
             [

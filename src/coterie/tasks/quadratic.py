@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, cast, compiled, like, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie.data import Clients
+from coterie.tasks import square_kernel
 from coterie.tasks.linear_model import LinearModel, gram_curvatures, least_squares, squared_loss
+from coterie.tasks.square_kernel import Local
 from coterie.tasks.task import Choice, Response
 
 BLOCK = 1 << 22
@@ -52,45 +54,31 @@ class Quadratic:
         owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
         return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
 
-    def _steepen(self, offsets: Array, some: slice | Ints) -> Array:
+    def _steepen(self, offsets: Array, some: slice) -> Array:
         """(c, r, d) -> (c, r, d): the offsets of some clients times their G_i."""
         return offsets if self.grams is None else offsets @ self.grams[some]
 
-    def _blocks(self, some: Ints | None, numbers: int) -> Iterator[tuple[slice, slice | Ints]]:
-        """Places and clients, so many at a time that `numbers` for each of them are not too many."""
-        count, together = self.clients.count if some is None else len(some), max(1, BLOCK // numbers)
-        for start in range(0, max(count, 1), together):
-            places = slice(start, min(start + together, count))
-            yield places, places if some is None else some[places]
+    def _blocks(self, numbers: int) -> Iterator[slice]:
+        """The clients, so many at a time that `numbers` for each of them are not too many."""
+        together = max(1, BLOCK // numbers)
+        for start in range(0, self.clients.count, together):
+            yield slice(start, start + together)
 
     def losses(self, centres: Array) -> Array:
+        if (local := self.local(centres)) is not None:
+            return square_kernel.losses(local, centres, np.arange(self.clients.count))
         xp, found = namespace(centres), []
-        for _, block in self._blocks(None, centres.shape[0] * self.dim):
+        for block in self._blocks(centres.shape[0] * self.dim):
             offsets = centres[None, :, :] - self.minima[block][:, None, :]
             found.append(self.floors[block][:, None] + xp.sum(offsets * self._steepen(offsets, block), axis=2))
         return xp.concat(found)
 
-    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
-        if self.revisits(centres):
-            return self._visit_compiled(centres, labels, some)
-        xp, losses = namespace(centres), []
-        gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
-        for places, block in self._blocks(some, self.dim):
-            offsets = centres[labels[places]] - self.minima[block]
-            steep = self._steepen(offsets[:, None, :], block)[:, 0, :]
-            losses.append(self.floors[block] + xp.sum(offsets * steep, axis=1))
-            gradients[places] = 2.0 * steep
-        return xp.concat(losses), gradients
+    @cached_property
+    def _local(self) -> Local | None:
+        return Local.of_statistics(self.minima, self.floors, self.grams)
 
-    def _visit_compiled(self, centres: Array, labels: Ints, some: Ints | None) -> tuple[Array, Array]:
-        some = np.arange(self.clients.count) if some is None else some
-        losses = np.empty(len(some), dtype=centres.dtype)
-        gradients = np.empty((len(some), self.dim), dtype=centres.dtype)
-        _visit(self.minima, self.floors, self.grams, some, centres, labels, losses, gradients)
-        return losses, gradients
-
-    def revisits(self, centres: Array) -> bool:
-        return isinstance(centres, np.ndarray) and self.grams is not None
+    def local(self, centres: Array) -> Local | None:
+        return self._local if self._local is not None and self._local.serves(centres) else None
 
     def respond(self, centres: Array, choose: Choice) -> Response:
         losses = self.losses(centres)
@@ -98,7 +86,14 @@ class Quadratic:
         return Response(losses, labels, self.gradients(centres, labels))
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        return self.visit(centres, labels)[1]
+        if (local := self.local(centres)) is not None:
+            return square_kernel.visit(local, centres, labels[None], np.arange(self.clients.count))[1][0]
+        xp = namespace(centres)
+        gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
+        for block in self._blocks(self.dim):
+            offsets = centres[labels[block]] - self.minima[block]
+            gradients[block] = 2.0 * self._steepen(offsets[:, None, :], block)[:, 0, :]
+        return gradients
 
     def minimisers(self, ridge: float = 0.0) -> Array:
         if ridge == 0:
@@ -118,31 +113,6 @@ class Quadratic:
     def _curvatures(self) -> Floats:
         """Kept: all methods of a trial ask the same clients."""
         return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
-
-
-@partial(compiled, reorder=True)
-def _visit(
-    minima: Floats,
-    floors: Floats,
-    grams: Floats,
-    some: Ints,
-    centres: Floats,
-    labels: Ints,
-    losses: Floats,
-    gradients: Floats,
-) -> None:
-    """losses[p], gradients[p] = F_i(θ), ∇F_i(θ) with θ = centres[labels[p]] for client i = some[p], in Gram form."""
-    offset = np.empty(centres.shape[1], dtype=centres.dtype)
-    for p in range(len(some)):
-        gram, gradient, total = grams[some[p]], gradients[p], np.float64(floors[some[p]])
-        offset[:] = centres[labels[p]] - minima[some[p]]
-        for row in range(len(offset)):
-            values, steep = gram[row], centres.dtype.type(0)
-            for c in range(len(offset)):
-                steep += values[c] * offset[c]
-            gradient[row] = 2 * steep
-            total += np.float64(offset[row]) * np.float64(steep)
-        losses[p] = total
 
 
 def mean_estimation(clients: Clients) -> Quadratic:

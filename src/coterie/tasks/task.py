@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 from coterie.arrays import Array, Floats, Ints
 from coterie.data import Clients
+from coterie.tasks.square_kernel import Local
 
 Choice = Callable[[Array], Ints]
 """From the losses (c, k) of some clients to their labels (c,)."""
@@ -23,12 +24,11 @@ class Response(NamedTuple):
 class Revisited(Protocol):
     """What a task may offer beside `Task`, so that clients who remember need not look at all centres again."""
 
-    def revisits(self, centres: Array) -> bool:
-        """Whether the loss is convex, and `visit` is faster than a look at everything."""
-        ...
+    def local(self, centres: Array) -> Local | None:
+        """What the compiled kernels read of the clients, for such centres; None where they do not serve.
 
-    def visit(self, centres: Array, labels: Ints, some: Ints | None = None) -> tuple[Array, Array]:
-        """(c,), (c, dim): F_i and ∇F_i of some clients, (c,), each at the centre that labels (c,) name."""
+        Only for losses that are convex: a client who remembers relies on tangent planes.
+        """
         ...
 
 
