@@ -122,16 +122,21 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
     assert (memory.planes is not None) == remembering
     if memory.planes is not None:
         kept = memory.planes.steps.nbytes + memory.planes.known.nbytes
-        assert kept == Planes.bytes_of(task, centres) <= assignment.ROOM * drawn.clients.features.nbytes
+        assert kept == Planes.bytes_of(memory.planes.local, centres) <= assignment.ROOM * drawn.clients.features.nbytes
+
+
+def no_planes(task: LinearModel | Quadratic, centres: np.ndarray) -> Planes:
+    local = task.local(centres)
+    assert local is not None
+    return Planes.none(local, centres)
 
 
 def walked(planes: Planes, task: LinearModel | Quadratic, centres: np.ndarray, looking: Sequence[int] = ()) -> None:
     """The centres move; some clients look at all of them but their own, the others at none, and nobody changes."""
-    local, labels = task.local(centres), planes.labels
-    assert local is not None
+    labels = planes.labels
     losses = np.full(len(labels), -np.inf, dtype=centres.dtype)
     losses[list(looking)] = np.inf
-    planes.follow(local, centres, (losses, np.zeros((len(labels), task.dim), dtype=centres.dtype)))
+    planes.follow(centres, (losses, np.zeros((len(labels), task.dim), dtype=centres.dtype)))
     planes.labels = labels
 
 
@@ -153,7 +158,7 @@ def test_no_loss_lies_below_its_plane(seed: int, steps: list[float]) -> None:
     drawn = mixed_regression(rng, clients=10, clusters=3, samples=4, dim=30)
     task = linear_regression(drawn.clients, "direct")
     start = rng.standard_normal((3, 30)).astype(np.float32)
-    planes = Planes.none(task, start)
+    planes = no_planes(task, start)
     walked(planes, task, start, range(10))
     assert not np.isnan(planes.known[:, 1:]).any()
     exactly = task.on(replace(drawn.clients, features=drawn.clients.features.astype(np.float64)))
@@ -181,7 +186,7 @@ def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator)
     drawn = mixed_regression(rng, clients=1, clusters=1, samples=5, dim=30, byzantine=0.0)
     task = linear_regression(drawn.clients, "direct")
     start = np.ones((2, 30), dtype=np.float32)
-    planes = Planes.none(task, start)
+    planes = no_planes(task, start)
     walked(planes, task, start, [0])
     walked(planes, task, start + np.float32(1e16))
     walked(planes, task, start)

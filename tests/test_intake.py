@@ -98,6 +98,22 @@ def test_arrays_and_lists_are_judged_alike(rng: np.random.Generator) -> None:
     assert np.array_equal(tensors.updates.numpy(), whole.updates)
 
 
+@given(st.permutations(range(5)))
+def test_the_order_of_arrival_does_not_matter(order: list[int]) -> None:
+    updates = np.arange(15, dtype=np.float32).reshape(5, 3)
+    updates[3, 1] = np.nan
+    labels, rounds = np.array([0, 1, 1, 1, 0]), np.full(5, 4)
+    expected = admit(Replies(np.arange(5), rounds, labels, updates), clients=5, clusters=2, round=4, like=LIKE)
+    as_arrays = Replies(np.array(order), rounds, labels[order], updates[order])
+    as_messages = Replies(order, rounds.tolist(), labels[order].tolist(), list(updates[order]))
+    for replies in (as_arrays, as_messages):
+        accepted = admit(replies, clients=5, clusters=2, round=4, like=LIKE)
+        assert accepted.clients.tolist() == [0, 1, 2, 4]
+        for ours, theirs in zip(accepted, expected, strict=True):
+            assert np.array_equal(ours, theirs)
+    assert accepted.by_client(accepted.labels, -1).tolist() == [0, 1, 1, -1, 0]
+
+
 @pytest.mark.parametrize(
     ("updates", "fault"),
     [

@@ -45,6 +45,7 @@ def test_one_step_by_hand(rule: object, first: list[float], second: list[float])
 def test_step_sizes_are_per_cluster() -> None:
     step = take_step(Server(median), CENTRES, FIVE, np.array([0.0, 1.0, 1.0]))
     assert step.centres.tolist() == [[0, 0], [5, 4], [5, 5]]
+    np.testing.assert_allclose(step.moves, [0, np.sqrt(61), 0])
 
 
 def test_a_stand_in_moves_the_cluster_that_nobody_chose() -> None:
@@ -70,6 +71,12 @@ def test_a_step_to_infinity_is_not_taken() -> None:
     with np.errstate(over="ignore"):  # nor is it turned into a corner of the box
         boxed = take_step(Server(mean, partial(box, radius=9.0)), centres, accepted, np.ones(2))
     assert boxed.centres.tolist() == [[-huge], [0.5]]
+    tensor = tensors(accepted)
+    assert tensor is not None
+    step = take_step(Server(mean, audit=False), torch.from_numpy(centres), tensor, np.ones(2))
+    assert step.centres.tolist() == [[-huge], [0.5]]
+    assert step.stuck.tolist() == [True, False]
+    assert step.moves.tolist() == [0.0, 0.5]
 
 
 def test_torch_takes_the_same_step() -> None:
@@ -78,6 +85,7 @@ def test_torch_takes_the_same_step() -> None:
         ours = take_step(server, CENTRES, FIVE, np.full(3, 0.1), stand_ins)
         theirs = take_step(server, torch.from_numpy(CENTRES), tensors(FIVE), np.full(3, 0.1), tensors(stand_ins))
         np.testing.assert_allclose(theirs.centres.numpy(), ours.centres)
+        np.testing.assert_allclose(theirs.moves, ours.moves)
         assert np.array_equal(theirs.trimmed, ours.trimmed)
 
 

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from coterie import attacks
 from coterie.aggregators import median
 from coterie.algorithms import ClusteredDescent
+from coterie.assignment import Memory
 from coterie.data import mixed_regression
 from coterie.initialise import bernoulli, from_file, gaussian, warm
 from coterie.intake import Verdict
@@ -51,6 +52,28 @@ def test_garbage_from_up_to_half_of_the_clients(byzantine: float) -> None:
     *_, expected = play(algorithm, honest, start, np.random.default_rng(4))
     np.testing.assert_allclose(played[-1].state.centres, expected.state.centres, rtol=1e-5, atol=1e-6)
     assert matched_distance(played[-1].state.centres, drawn.truth.centres) < 0.1
+
+
+@pytest.mark.parametrize("dim", [12, 40])  # by statistics, and by samples
+def test_liars_who_remember_send_what_others_would(dim: int) -> None:
+    drawn = mixed_regression(np.random.default_rng(1), clients=40, clusters=3, samples=30, dim=dim, byzantine=0.3)
+    assert drawn.truth is not None
+    task, attack = linear_regression(drawn.clients), attacks.Attack(attacks.paper)
+    remembering, forgetful = (
+        SimulatedNetwork(task, drawn.truth.byzantine, attack, np.random.default_rng(2), memory=memory)
+        for memory in (Memory(), None)
+    )
+    centres = bernoulli(3, dim, np.random.default_rng(3)).astype(np.float32)
+    algorithm = ClusteredDescent(Server(median, audit=False), rounds=30, size=0.05)
+    labels = set()
+    for state, _ in play(algorithm, remembering, centres, np.random.default_rng(4)):
+        ours, theirs = (network.gradients(state.centres, state.round) for network in (remembering, forgetful))
+        assert np.array_equal(ours.labels, theirs.labels)
+        assert np.array_equal(ours.updates, theirs.updates)
+        labels.add(tuple(ours.labels[drawn.truth.byzantine]))
+    assert remembering._liars_memory is not None
+    assert remembering._liars_memory.planes is not None
+    assert len(labels) > 1  # they moved
 
 
 # --- where the first centres come from --------------------------------------------------------------------

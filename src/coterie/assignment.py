@@ -46,35 +46,35 @@ class Planes:
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
     planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
     memory in float32; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
-    labels: (m,), the own centres. centres: (k, d), as they last were. steps: (m, k, d), slope = unit·steps. known:
-    (m, k, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, its
-    steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way of the centre since the last look,
-    which is no less than ‖δ‖. All NaN where there was no look so far.
+    local: the clients. labels: (m,), their own centres. centres: (k, d), as they last were. steps: (m, k, d), slope =
+    unit·steps. known: (m, k, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩
+    − ‖e‖·‖δ‖, its steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way of the centre since the
+    last look, which is no less than ‖δ‖. All NaN where there was no look so far.
     """
 
+    local: Local
     labels: Ints
-    centres: Array
+    centres: Floats
     steps: NDArray[np.int8]
     known: Floats
 
     @classmethod
-    def none(cls, task: Task, centres: Array) -> Planes:
+    def none(cls, local: Local, centres: Floats) -> Planes:
         """Before the first look."""
-        (k, d), m = centres.shape, task.clients.count
+        (k, d), m = centres.shape, len(local.floors)
         steps, known = np.zeros((m, k, d), dtype=np.int8), np.full((m, k, PAIR), np.nan)
-        return cls(np.zeros(m, dtype=np.int64), centres.copy(), steps, known)
+        return cls(local, np.zeros(m, dtype=np.int64), centres.copy(), steps, known)
 
     @staticmethod
-    def bytes_of(task: Task, centres: Array) -> int:
-        """What the planes of a task's clients take."""
-        return len(centres) * task.clients.count * (task.dim + 8 * PAIR)
+    def bytes_of(local: Local, centres: Floats) -> int:
+        """What the planes of such clients and centres take."""
+        return int(len(centres) * len(local.floors) * (centres.shape[1] + 8 * PAIR))
 
-    def fit(self, task: Task, centres: Array) -> bool:
+    def fit(self, local: Local, centres: Floats) -> bool:
         """Whether these are planes of such clients and centres."""
-        shape = task.clients.count, len(centres), task.dim
-        return self.steps.shape == shape and self.centres.dtype == centres.dtype
+        return self.local is local and self.centres.shape == centres.shape
 
-    def follow(self, local: Local, centres: Array, found: tuple[Array, Array] | None = None) -> tuple[Ints, Array]:
+    def follow(self, centres: Floats, found: tuple[Floats, Floats] | None = None) -> tuple[Ints, Floats]:
         """The labels, (m,), and the updates, (m, d), at the centres as they are now.
 
         found: (m,) and (m, d), what the clients have already found at the own centres; the updates are changed.
@@ -84,7 +84,7 @@ class Planes:
             np.empty(len(labels), centres.dtype),
             np.empty((len(labels), centres.shape[1]), centres.dtype),
         )
-        _follow(local, centres, self.centres, labels, losses, updates, not found, self.steps, self.known)
+        _follow(*self.local, centres, self.centres, labels, losses, updates, not found, self.steps, self.known)
         self.labels = labels
         return labels, updates
 
@@ -140,7 +140,11 @@ def _moved(centres: Floats, before: Floats) -> Floats:
 
 @compiled
 def _follow(
-    local: Local,
+    rows: Floats,
+    column: Floats,
+    offsets: Ints,
+    floors: Floats,
+    gram: bool,
     centres: Floats,
     before: Floats,
     labels: Ints,
@@ -152,10 +156,10 @@ def _follow(
 ) -> None:
     """One round of clients who remember: labels (m,), losses (m,) and updates (m, d) become those at the centres.
 
-    Each looks at its own centre, and then, while its samples are in cache, at those that may be better.
+    Each looks at its own centre, and then, while its samples are in cache, at those that may be better. The first five:
+    `Local`, which by itself would take longer to hand over. before: the centres in the last round, overwritten.
     """
-    rows, column, offsets, floors, gram = local
-    moved, room, gradient = _moved(centres, before), scratch(local), np.empty_like(centres[0])
+    moved, room, gradient = _moved(centres, before), scratch(rows, gram), np.empty_like(centres[0])
     for i in range(len(labels)):
         own = labels[i]
         x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
@@ -220,12 +224,12 @@ class Memory:
                 self.told = labels
             found = self._found(centres, labels)
             return Response(None, labels, task.gradients(centres, labels) if found is None else found[1])
-        if self.planes is None or not self.planes.fit(task, centres):
-            if Planes.bytes_of(task, centres) > ROOM * task.clients.features.nbytes:
+        if self.planes is None or not self.planes.fit(local, centres):
+            if Planes.bytes_of(local, centres) > ROOM * task.clients.features.nbytes:
                 self.planes = self.first = self.ahead = None
                 return _answer(task, centres)
-            self.planes = Planes.none(task, centres)
-        chosen, updates = self.planes.follow(local, centres, self._found(centres, self.planes.labels))
+            self.planes = Planes.none(local, centres)
+        chosen, updates = self.planes.follow(centres, self._found(centres, self.planes.labels))
         self.first = chosen
         return Response(None, chosen, updates)
 

@@ -49,8 +49,8 @@ class Replies:
     room: Array | None = None
 
     def __post_init__(self) -> None:
-        lengths = [len(self.clients), len(self.rounds), len(self.labels), len(self.updates)]
-        if len(set(lengths)) > 1:
+        if not len(self.clients) == len(self.rounds) == len(self.labels) == len(self.updates):
+            lengths = [len(self.clients), len(self.rounds), len(self.labels), len(self.updates)]
             raise ValueError(f"replies must have as many clients as rounds, labels and updates, got {lengths}")
 
 
@@ -174,7 +174,9 @@ def _is_table(updates: Any, like: Array) -> TypeGuard[Array]:
 
 def _is_like(update: Any, like: Array) -> bool:
     # a subclass may behave otherwise: a masked array hides a NaN from isfinite
-    return type(update) is type(like) and update.dtype == like.dtype and update.device == like.device
+    if type(update) is not type(like) or update.dtype != like.dtype:
+        return False
+    return type(like) is np.ndarray or bool(update.device == like.device)
 
 
 def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, Bools, Bools]:

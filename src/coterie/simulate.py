@@ -50,6 +50,10 @@ class SimulatedNetwork:
         return self.task.clients.count
 
     @cached_property
+    def _everybody(self) -> Ints:
+        return np.arange(self.count)
+
+    @cached_property
     def _liars(self) -> Ints:
         return np.flatnonzero(self.byzantine)
 
@@ -110,9 +114,8 @@ class SimulatedNetwork:
         fixed: bool = False,
         asked: Question = "gradient",
     ) -> Replies:
-        clients = np.arange(self.count)
-        rounds = np.full(self.count, round)
-        liars = self._liars
+        clients, liars, rounds = self._everybody, self._liars, np.empty(self.count, dtype=np.int64)
+        rounds.fill(round)
         if self.attack is None or not len(liars):
             return Replies(clients, rounds, labels, updates)
         lying, memory = self._lying, self._liars_memory
@@ -124,8 +127,9 @@ class SimulatedNetwork:
         forged = self.attack(view)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
             # gradients are made for this question alone; what else is asked for, a task may keep
-            labels, xp = labels.copy(), namespace(updates)
-            updates = updates if asked == "gradient" else xp.asarray(updates, copy=True)
+            labels = labels.copy()
+            if asked != "gradient":
+                updates = namespace(updates).asarray(updates, copy=True)
             labels[liars], updates[liars] = forged.labels, forged.updates
             return Replies(clients, rounds, labels, updates)
         # malformed on purpose: message by message, as from a network

@@ -323,8 +323,16 @@ class Groups(NamedTuple):
 
 
 @compiled
-def _groups(rows: NDArray[Any], members: Ints, groups: Groups, out: NDArray[Any]) -> None:
-    counts, moves, moves_end, places, places_end = groups
+def _groups(
+    rows: NDArray[Any],
+    members: Ints,
+    counts: Ints,
+    moves: NDArray[np.int32],
+    moves_end: Ints,
+    places: NDArray[np.int32],
+    places_end: Ints,
+    out: NDArray[Any],
+) -> None:
     first, move, place = 0, 0, 0
     for g in range(len(counts)):
         count = counts[g]
@@ -337,7 +345,7 @@ def _groups(rows: NDArray[Any], members: Ints, groups: Groups, out: NDArray[Any]
 
 def mean_of_groups(rows: NDArray[Any], members: Ints, groups: Groups, out: NDArray[Any]) -> None:
     """out (g, d): `mean_of_members` of every group, the members of which stand one after the other."""
-    _groups(rows, members, groups, out)
+    _groups(rows, members, *groups, out)
 
 
 def _on_cpu(rows: NDArray[Any], low: int, high: int, members: Ints) -> NDArray[Any]:

@@ -8,12 +8,11 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_numpy_array
 from numpy.typing import NDArray
 
 from coterie.aggregators.machine_code import FEWEST_VALUES
 from coterie.aggregators.order_statistics import Groups, mean_between_ranks, mean_of_groups, mean_of_members
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, namespace
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, is_plain, namespace
 
 Aggregator = Callable[[Array], Array]
 """From the (rows, d) updates of one cluster to one (d,) update; options are bound with functools.partial."""
@@ -133,7 +132,7 @@ def per_cluster(
     if labels.shape != (rows,) or not _grouped(labels, order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
     ranks = rank_rule(aggregate)
-    if ranks is not None and is_numpy_array(updates) and updates.dtype in (np.float32, np.float64):
+    if ranks is not None and is_plain(updates):
         return _means_between_ranks(ranks, updates, order, counts), counts
     xp, ends = namespace(updates), np.cumsum(counts)
     nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device

@@ -65,7 +65,7 @@ class ClusteredDescent:
             0 < self.tolerance >= movement or calm[0] <= self.precision or (calm[1] >= PATIENCE and calm[0] < 1)
         )
         labels = accepted.by_client(accepted.labels, -1)
-        trimmed = np.full(network.count, np.nan) if step.trimmed is None else accepted.by_client(step.trimmed, np.nan)
+        trimmed = None if step.trimmed is None else accepted.by_client(step.trimmed, np.nan)
         stuck = int(np.count_nonzero(step.stuck))
         exchange = Exchange(
             labels, accepted.verdicts, trimmed, step.sizes, movement, stuck, accepted.strangers, settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -65,8 +65,7 @@ class View:
         return self.updates[members if len(members) else np.flatnonzero(~self.byzantine)]
 
 
-@dataclass(frozen=True)
-class Forgery:
+class Forgery(NamedTuple):
     """The replies of the Byzantine clients, in their order; entries may be malformed on purpose."""
 
     labels: Sequence[Any] | Ints

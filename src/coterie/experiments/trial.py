@@ -328,12 +328,12 @@ class Recorder:
         self.rows.append(row)
         self._audit(exchange.labels, exchange.verdicts, exchange.trimmed)
 
-    def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any]) -> None:
+    def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None) -> None:
         self.refused += _refused(verdicts)
         self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
-        self.trimmed += np.nan_to_num(trimmed)
+        self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
         self.counted += labels >= 0
         for client in np.flatnonzero(_refused(verdicts)):
             self.faults[client].add(int(verdicts[client]))

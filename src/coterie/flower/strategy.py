@@ -186,7 +186,8 @@ def audit_rows(exchange: Exchange, network: FlowerNetwork, round: int) -> list[d
                 name: value if _is_number(value) and abs(value) < 2**63 else None
                 for name, value in (("loss", answer.loss), ("margin", answer.margin), ("samples", answer.samples))
             }
-        row["trimmed"] = None if np.isnan(exchange.trimmed[client]) else float(exchange.trimmed[client])
+        share = np.nan if exchange.trimmed is None else float(exchange.trimmed[client])
+        row["trimmed"] = None if np.isnan(share) else share
         row["distance"] = None if np.isnan(away[client]) else float(away[client])
         rows.append({"loss": None, "margin": None, "samples": None, **row})
     return rows

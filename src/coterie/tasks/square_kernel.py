@@ -124,10 +124,10 @@ def _product(offset: Any, gradient: Any) -> Any:
 
 
 @compiled
-def scratch(local: Local) -> NDArray[Any]:
+def scratch(rows: NDArray[Any], gram: bool) -> NDArray[Any]:
     """What `look` needs beside its arguments."""
-    dim = local.rows.shape[1]
-    return np.empty(dim if local.gram else max(4, FIRST_CACHE // dim // 4 * 4), dtype=local.rows.dtype)
+    dim = rows.shape[1]
+    return np.empty(dim if gram else max(4, FIRST_CACHE // dim // 4 * 4), dtype=rows.dtype)
 
 
 @partial(compiled, inline=True)
@@ -186,7 +186,7 @@ def _visit(
     local: Local, some: Ints, centres: NDArray[Any], labels: Ints, losses: NDArray[Any], gradients: NDArray[Any]
 ) -> None:
     rows, column, offsets, floors, gram = local
-    room = scratch(local)
+    room = scratch(rows, gram)
     for place in range(len(some)):
         i = some[place]
         x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
@@ -198,7 +198,7 @@ def _visit(
 @compiled
 def _losses_by_statistics(local: Local, some: Ints, centres: NDArray[Any], out: NDArray[Any]) -> None:
     rows, column, offsets, floors, gram = local
-    room, gradient = scratch(local), np.empty_like(centres[0])
+    room, gradient = scratch(rows, gram), np.empty_like(centres[0])
     for place in range(len(some)):
         i = some[place]
         x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
