@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -62,7 +61,7 @@ def round_seconds(*rules: Aggregator, **shape: int) -> tuple[float, float]:
         return [(n, a.step(state, n, rng)[0]) for a, (n, state) in zip(algorithms, games, strict=True)]
 
     found = [_descent(begin, play, drawn.clients.features) for _ in range(1 + REPEATS)][1:]  # the first one compiles
-    return statistics.median(rounds for rounds, _ in found) / len(rules), statistics.median(once for _, once in found)
+    return min(rounds for rounds, _ in found) / len(rules), min(once for _, once in found)
 
 
 def _descent(begin: Callable[[], Any], play: Callable[[Any], Any], features: Any) -> tuple[float, float]:
@@ -103,4 +102,4 @@ def run() -> tuple[str, list[Row]]:
             rows.append({"what": f"exponent in {name} {values}", "brifca_median ms": float(slope)})
     names = list(rows[0])
     rows = [{name: row.get(name, "") for name in names} for row in rows]
-    return f"{processor()}, one thread, float32, median of {REPEATS} descents of {ROUNDS} rounds", rows
+    return f"{processor()}, one thread, float32, mean over {ROUNDS} rounds, least of {REPEATS} descents", rows

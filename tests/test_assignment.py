@@ -61,6 +61,12 @@ def walk(rng: np.random.Generator, start: np.ndarray, steps: list[float]) -> Ite
         yield centres
 
 
+def no_planes(task: LinearModel | Quadratic, centres: np.ndarray) -> Planes:
+    local = task.local(centres)
+    assert local is not None
+    return Planes.none(local, centres)
+
+
 @pytest.mark.parametrize("name", TASKS)
 @given(
     st.integers(0, 2**31),
@@ -83,6 +89,24 @@ def test_the_labels_and_the_updates_are_those_of_everybody_looking_at_everything
             found, expected = respond(task, centres, memory=memory), task.respond(centres, assign)
             assert np.array_equal(found.labels, expected.labels)
             assert np.array_equal(found.updates, expected.updates, equal_nan=True)
+
+
+@pytest.mark.parametrize("dim", [7, 33, 100, 500])
+@pytest.mark.parametrize("form", ["direct", "gram"])
+def test_a_client_finds_the_same_bits_however_it_is_asked(rng: np.random.Generator, form: Any, dim: int) -> None:
+    """Alone and in a shared pass, at its own centre and at a rival: long rows, which SIMD adds up in parts."""
+    drawn = mixed_regression(rng, clients=12, clusters=3, samples=range(1, 60), dim=dim)
+    task = linear_regression(drawn.clients, form)
+    everybody, memory, start = np.arange(12), Memory(), bernoulli(3, dim, rng).astype(np.float32)
+    planes, local = no_planes(task, start), task.local(start)
+    assert local is not None
+    for centres in walk(rng, start, [0.0, 0.01, 0.3, -1.0]):
+        labels, updates = planes.follow(centres)
+        shared = square_kernel.visit(local, centres, np.stack([labels, labels, 0 * labels]), everybody)[1]
+        assert np.array_equal(shared[0], updates)
+        assert np.array_equal(shared[1], updates)
+        assert np.array_equal(shared[2], task.gradients(centres, 0 * labels))
+        assert np.array_equal(memory.respond(task, centres).updates, updates)
 
 
 def test_most_clients_look_at_one_centre_alone() -> None:
@@ -123,12 +147,6 @@ def test_clients_remember_no_more_than_a_share_of_their_samples(samples: int, re
     if memory.planes is not None:
         kept = memory.planes.steps.nbytes + memory.planes.known.nbytes
         assert kept == Planes.bytes_of(memory.planes.local, centres) <= assignment.ROOM * drawn.clients.features.nbytes
-
-
-def no_planes(task: LinearModel | Quadratic, centres: np.ndarray) -> Planes:
-    local = task.local(centres)
-    assert local is not None
-    return Planes.none(local, centres)
 
 
 def walked(planes: Planes, task: LinearModel | Quadratic, centres: np.ndarray, looking: Sequence[int] = ()) -> None:
