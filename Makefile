@@ -25,17 +25,12 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/demo.stamp
 
-# numba keeps compiled functions by the file that they stand in, and not by those whose functions they call.
-$(VENV)/compiled.stamp: $(VENV)/demo.stamp $(shell find src -name '*.py')
-	find src -name '*.nb[ic]' -delete
-	touch $@
-
-demo: $(VENV)/demo.stamp $(VENV)/compiled.stamp
+demo: $(VENV)/demo.stamp
 	rm -rf out/demo
 	$(BIN)/coterie run --trials 6 --out out/demo
 	@echo "The picture: out/demo/convergence.png"
 
-lint: $(VENV)/dev.stamp $(VENV)/compiled.stamp
+lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -43,7 +38,7 @@ lint: $(VENV)/dev.stamp $(VENV)/compiled.stamp
 test: lint
 	$(BIN)/pytest
 
-test-slow: $(VENV)/dev.stamp $(VENV)/compiled.stamp
+test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
 
 # The peers pin what we do not: an environment of their own.

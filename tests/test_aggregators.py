@@ -18,6 +18,7 @@ from coterie.aggregators import (
     mean,
     mean_over,
     median,
+    order_statistics,
     per_cluster,
     trim_count,
     trimmed_mean,
@@ -208,9 +209,22 @@ def test_per_cluster_is_a_loop_over_clusters(name: str, rows: np.ndarray, seed: 
         assert np.array_equal(found[j], expected)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(9, 0), (3 * order_statistics.NETWORK_ROWS, 3), (60, 5000), (399, 33)])
+def test_per_cluster_of_many_rows_or_columns_or_none(rng: np.random.Generator, rows: int, columns: int) -> None:
+    """Two clusters, of a third of the rows and of the others, and an empty one."""
+    table, labels = rng.standard_normal((rows, columns)).astype(np.float32), np.minimum(np.arange(rows) % 3, 1)
+    for rule in (mean, median, partial(trimmed_mean, trim=0.1)):
+        found, counts = per_cluster(rule, table, labels, 3)
+        assert counts.tolist() == [rows // 3, rows - rows // 3, 0]
+        for j in range(2):
+            assert np.array_equal(found[j], rule(table[labels == j]))
+        assert not found[2].any()
+    assert per_cluster(mean, table[:0], labels[:0], 0)[0].shape == (0, columns)
+
+
 def test_labels_that_do_not_fit_the_rows() -> None:
     rows = np.ones((2, 2))
-    for labels in ([0, 5], [-1, 0], [0], [[0, 1]]):
+    for labels in ([0, 5], [-1, 0], [0], [[0, 1]], [0.5, 0.5], ["0", "1"]):
         with pytest.raises(ValueError, match="labels must be 2 whole numbers"):
             per_cluster(mean, rows, np.array(labels), 2)
     with pytest.raises(ValueError, match="two axes"):

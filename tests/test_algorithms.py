@@ -42,6 +42,16 @@ def start(easy: Federation, rng: np.random.Generator) -> np.ndarray:
     return warm(easy.truth, 0.2, rng)
 
 
+def test_a_centre_that_is_no_number_is_not_at_rest() -> None:
+    drawn = mixed_regression(np.random.default_rng(0), clients=12, clusters=2, samples=20, dim=3)
+    network = SimulatedNetwork(linear_regression(drawn.clients), np.zeros(12, np.bool_), None, np.random.default_rng(1))
+    algorithm = ClusteredDescent(Server(median), rounds=3, size=1e-9, tolerance=1.0)
+    for lost in (0, 1):
+        start = np.ones((2, 3), dtype=np.float32)
+        start[lost] = np.nan
+        assert len(list(play(algorithm, network, start, np.random.default_rng(2)))) == 4
+
+
 def test_a_round_of_ifca_is_the_mean_of_each_cluster_s_gradients(easy: Federation, start: np.ndarray) -> None:
     task = linear_regression(easy.clients)
     algorithm = ClusteredDescent(Server(mean), rounds=3, size=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def walk(rng: np.random.Generator, start: np.ndarray, steps: list[float]) -> Ite
 
 
 def no_planes(task: LinearModel | Quadratic, centres: np.ndarray) -> Planes:
-    local = task.local(centres)
+    local = task.kernel_data(centres)
     assert local is not None
     return Planes.none(local, centres)
 
@@ -98,7 +99,7 @@ def test_a_client_finds_the_same_bits_however_it_is_asked(rng: np.random.Generat
     drawn = mixed_regression(rng, clients=12, clusters=3, samples=range(1, 60), dim=dim)
     task = linear_regression(drawn.clients, form)
     everybody, memory, start = np.arange(12), Memory(), bernoulli(3, dim, rng).astype(np.float32)
-    planes, local = no_planes(task, start), task.local(start)
+    planes, local = no_planes(task, start), task.kernel_data(start)
     assert local is not None
     for centres in walk(rng, start, [0.0, 0.01, 0.3, -1.0]):
         labels, updates = planes.follow(centres)
@@ -283,6 +284,64 @@ def test_nothing_is_looked_up_ahead_where_it_is_not_known_who_will_be_asked_for_
     assert memory.first is None
 
 
+def test_what_was_found_ahead_is_for_those_clients_alone(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "ROOM", np.inf)
+    one, other = (
+        linear_regression(mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4).clients, "direct")
+        for _ in range(2)
+    )
+    centres, memories = rng.standard_normal((2, 4)).astype(np.float32), [Memory(), Memory()]
+    for memory in memories:
+        memory.respond(one, centres)
+    look_ahead([Asking(one, centres, memory) for memory in memories])
+    assert memories[0].ahead is not None
+    found, expected = memories[0].respond(other, centres), other.respond(centres, assign)
+    assert np.array_equal(found.labels, expected.labels)
+    assert np.array_equal(found.updates, expected.updates)
+    # nor is anything looked up for clusters that are no longer there
+    memories = [Memory(first=np.ones(10, dtype=np.int64)) for _ in range(2)]
+    look_ahead([Asking(one, centres[:1], memory) for memory in memories])
+    assert memories[1].ahead is None
+
+
+def test_labels_that_are_handed_out_may_be_written_to(rng: np.random.Generator) -> None:
+    task = linear_regression(mixed_regression(rng, clients=10, clusters=2, samples=200, dim=4).clients)
+    centres, memory = rng.standard_normal((2, 4)).astype(np.float32), Memory()
+    for _ in range(3):
+        found = memory.respond(task, centres)
+        assert np.array_equal(found.labels, task.respond(centres, assign).labels)
+        found.labels[:] = 10**9
+
+
+@pytest.mark.parametrize("form", ["direct", "gram"])
+@pytest.mark.parametrize("width", [3, 5])
+def test_centres_of_another_width_are_an_error(rng: np.random.Generator, form: Any, width: int) -> None:
+    task = linear_regression(mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4).clients, form)
+    with pytest.raises(ValueError):  # noqa: PT011 - the array library's own words
+        Memory().respond(task, np.zeros((2, width), dtype=np.float32))
+
+
+def test_clients_have_no_centre_that_is_not_there(rng: np.random.Generator) -> None:
+    task = linear_regression(mixed_regression(rng, clients=10, clusters=2, samples=20, dim=4).clients)
+    with pytest.raises(ValueError, match=r"labels must be whole numbers in \[0, 2\)"):
+        task.gradients(np.zeros((2, 4), dtype=np.float32), np.full(10, 2))
+
+
+def test_samples_in_a_file_are_read_as_they_are(rng: np.random.Generator, tmp_path: Path) -> None:
+    features = rng.standard_normal((400, 30)).astype(np.float32)
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    answers = []
+    for array in (features, mapped):
+        task = linear_regression(Clients(array, features[:, 0].copy(), np.full(8, 50)), "direct")
+        centres = np.eye(2, 30, dtype=np.float32)
+        assert task.kernel_data(centres) is not None
+        answers.append(Memory().respond(task, centres).updates)
+    assert np.array_equal(*answers)
+
+
 def test_only_servers_with_the_same_clients_share_a_pass(rng: np.random.Generator) -> None:
     asking = []
     for _ in range(2):
@@ -300,7 +359,7 @@ def test_many_questions_in_one_pass_over_many_samples(rng: np.random.Generator, 
     task = linear_regression(Clients(features, features[:, 0].copy(), sizes), "direct")
     assert isinstance(task, LinearModel)
     centres, labels = rng.standard_normal((4, dim)).astype(dtype), rng.integers(4, size=(5, 3))
-    local = task.local(centres)
+    local = task.kernel_data(centres)
     assert local is not None
     for questions in range(1, 6):
         losses, gradients = square_kernel.visit(local, centres, labels[:questions], np.arange(3))

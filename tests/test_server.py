@@ -55,6 +55,12 @@ def test_a_stand_in_moves_the_cluster_that_nobody_chose() -> None:
     assert step.sizes.tolist() == [3, 2, 0]
 
 
+@pytest.mark.parametrize("columns", [3, 5])
+def test_a_rule_that_returns_the_wrong_number_of_columns_is_an_error(columns: int) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        take_step(Server(lambda rows: np.ones(columns)), CENTRES, replies([0, 1, 2], np.ones((3, 2))), np.ones(3))
+
+
 def test_no_reply_at_all_keeps_all_centres() -> None:
     nothing = replies([], [])._replace(updates=np.zeros((0, 2)))
     assert np.array_equal(take_step(Server(median), CENTRES, nothing, np.ones(3)).centres, CENTRES)

@@ -82,10 +82,21 @@ def compiled(
     fastmath = {"reassoc", "contract", "nsz"} if reorder else {"contract"} if contract else False
     options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "forceinline": inline}
     try:
-        machine_code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
+        machine_code: Any = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for numba's cache: compile anew in every process
         machine_code = numba.njit(**options)(function)
-    return machine_code
+    machine_code.sources = _sources(function)
+    if kept := getattr(getattr(machine_code, "_cache", None), "_cache_file", None):
+        # numba looks at the function's own file alone, and would go on with old code of those that it calls
+        kept._source_stamp = [(path, os.stat(path).st_mtime_ns) for path in sorted(machine_code.sources)]
+    found: Callable[..., Any] = machine_code
+    return found
+
+
+def _sources(function: Callable[..., Any]) -> set[str]:
+    """The files of a function and of all compiled ones that its module has from elsewhere."""
+    beside: set[str] = set().union(*(getattr(value, "sources", ()) for value in function.__globals__.values()))
+    return beside | {function.__code__.co_filename}
 
 
 def is_plain(array: Array) -> bool:
@@ -99,15 +110,16 @@ def row_distances(rows: Array, others: Array) -> Floats:
     >>> row_distances(np.array([[4.0, 4.0]]), np.array([[1.0, 0.0]]))
     array([5.])
     """
-    if not (is_plain(rows) and is_plain(others)):
+    if not (is_plain(rows) and is_plain(others) and rows.shape == others.shape):
         return as_numpy(namespace(rows).linalg.vector_norm(rows - others, axis=1)).astype(np.float64)
     found = np.empty(len(rows))
-    _row_distances(rows, others, found)
+    fill_row_distances(rows, others, found)
     return found
 
 
 @compiled
-def _row_distances(rows: Floats, others: Floats, found: Floats) -> None:
+def fill_row_distances(rows: Floats, others: Floats, found: Floats) -> None:
+    """found = `row_distances`, for compiled functions; nothing is checked."""
     for i in range(len(rows)):
         square = 0.0
         for c in range(rows.shape[1]):

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled
+from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, fill_row_distances
 from coterie.tasks import Response, Revisited, Task
 from coterie.tasks.square_kernel import Local, look, scratch, visit
 
@@ -86,7 +86,7 @@ class Planes:
         )
         _follow(*self.local, centres, self.centres, labels, losses, updates, not found, self.steps, self.known)
         self.labels = labels
-        return labels, updates
+        return labels.copy(), updates  # whose owner may go on with them
 
 
 @partial(compiled, reorder=True)
@@ -126,19 +126,6 @@ def _look_up(pair: Floats, steps: NDArray[np.int8], centre: Floats) -> None:
 
 
 @compiled
-def _moved(centres: Floats, before: Floats) -> Floats:
-    """(k,): how far centres have moved, and rather more; before: overwritten by where they are."""
-    moved = np.empty(len(centres))
-    for j in range(len(centres)):
-        square = 0.0
-        for c in range(centres.shape[1]):
-            square += (np.float64(centres[j, c]) - np.float64(before[j, c])) ** 2
-            before[j, c] = centres[j, c]
-        moved[j] = (1 + MARGIN) * np.sqrt(square)
-    return moved
-
-
-@compiled
 def _follow(
     rows: Floats,
     column: Floats,
@@ -159,7 +146,10 @@ def _follow(
     Each looks at its own centre, and then, while its samples are in cache, at those that may be better. The first five:
     `Local`, which by itself would take longer to hand over. before: the centres in the last round, overwritten.
     """
-    moved, room, gradient = _moved(centres, before), scratch(rows, gram), np.empty_like(centres[0])
+    moved, room, gradient = np.empty(len(centres)), scratch(rows, gram), np.empty_like(centres[0])
+    fill_row_distances(centres, before, moved)
+    moved *= 1 + MARGIN
+    before[:] = centres
     for i in range(len(labels)):
         own = labels[i]
         x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
@@ -186,12 +176,13 @@ def _follow(
 
 def local_of(task: Task, centres: Array) -> Local | None:
     """What the compiled kernels read of a task's clients; None where there are none for it (see `Revisited`)."""
-    return cast(Revisited, task).local(centres) if hasattr(task, "local") else None
+    return cast(Revisited, task).kernel_data(centres) if hasattr(task, "kernel_data") else None
 
 
 class Found(NamedTuple):
     """What clients found at the centres that labels, (m,), name: losses (m,) and updates (m, d)."""
 
+    local: Local
     centres: Array
     labels: Ints
     losses: Array
@@ -220,23 +211,28 @@ class Memory:
         if labels is not None:
             if self.planes is None:  # told twice the same: for good, and not for an empty cluster
                 again = self.told is not None and np.array_equal(self.told, labels)
-                self.first = labels if again else None
-                self.told = labels
-            found = self._found(centres, labels)
+                self.told = labels.copy()
+                self.first = self.told if again else None
+            found = self._found(local, centres, labels)
             return Response(None, labels, task.gradients(centres, labels) if found is None else found[1])
         if self.planes is None or not self.planes.fit(local, centres):
             if Planes.bytes_of(local, centres) > ROOM * task.clients.features.nbytes:
                 self.planes = self.first = self.ahead = None
                 return _answer(task, centres)
             self.planes = Planes.none(local, centres)
-        chosen, updates = self.planes.follow(centres, self._found(centres, self.planes.labels))
-        self.first = chosen
+        chosen, updates = self.planes.follow(centres, self._found(local, centres, self.planes.labels))
+        self.first = self.planes.labels
         return Response(None, chosen, updates)
 
-    def _found(self, centres: Array, labels: Ints) -> tuple[Array, Array] | None:
+    def _found(self, local: Local, centres: Array, labels: Ints) -> tuple[Array, Array] | None:
         """What is there already, if it was for this question."""
         ahead, self.ahead = self.ahead, None
-        if ahead and np.array_equal(ahead.labels, labels) and np.array_equal(ahead.centres, centres):
+        if (
+            ahead
+            and ahead.local is local
+            and np.array_equal(ahead.labels, labels)
+            and np.array_equal(ahead.centres, centres)
+        ):
             return ahead.losses, ahead.updates
         return None
 
@@ -248,14 +244,12 @@ class Asking(NamedTuple):
     centres: Array
     memory: Memory
 
-    def local(self) -> Local | None:
-        """What kernels read of the clients, if there are any for their task."""
-        return local_of(self.task, self.centres)
-
-    def reads_samples(self) -> bool:
-        """Whether it is known where the clients look first, and that this will be a pass over their samples."""
-        local = None if self.memory.first is None else self.local()
-        return local is not None and not local.gram
+    def samples(self) -> Local | None:
+        """What a pass over the clients' samples reads, if there will be one, and it is known where they look first."""
+        local, first = local_of(self.task, self.centres), self.memory.first
+        if local is None or local.gram or first is None or not first.max() < len(self.centres):
+            return None
+        return local
 
 
 def look_ahead(servers: Sequence[Asking]) -> None:
@@ -264,20 +258,19 @@ def look_ahead(servers: Sequence[Asking]) -> None:
     Where a client looks first is known: at its last cluster. What it finds is kept for when it is asked, so a round is
     as it would be without. Not in Gram form, where the clients' statistics are small enough to be in cache anyway.
     """
-    several = [server for server in servers if server.reads_samples()]
+    several = [(server, local) for server in servers if (local := server.samples()) is not None]
     if len(several) < 2:
         return
-    clients, dtype = several[0].task.clients, several[0].centres.dtype
-    if any(server.task.clients is not clients or server.centres.dtype != dtype for server in several):
+    clients, dtype = several[0][0].task.clients, several[0][0].centres.dtype
+    if any(server.task.clients is not clients or server.centres.dtype != dtype for server, _ in several):
         raise ValueError("only servers that ask the same clients, in the same precision, can share a pass")
-    ends = np.cumsum([len(server.centres) for server in several])
-    centres = np.concatenate([server.centres for server in several])
-    begins, firsts = [0, *ends[:-1]], [cast(Ints, server.memory.first) for server in several]
+    ends = np.cumsum([len(server.centres) for server, _ in several])
+    centres = np.concatenate([server.centres for server, _ in several])
+    begins, firsts = [0, *ends[:-1]], [cast(Ints, server.memory.first) for server, _ in several]
     labels = np.stack([first + begin for first, begin in zip(firsts, begins, strict=True)])
-    local = cast(Local, several[0].local())
-    losses, updates = visit(local, centres, labels, np.arange(clients.count))
-    for q, server in enumerate(several):
-        server.memory.ahead = Found(centres[begins[q] : ends[q]], firsts[q], losses[q], updates[q])
+    losses, updates = visit(several[0][1], centres, labels, np.arange(clients.count))
+    for q, (server, local) in enumerate(several):
+        server.memory.ahead = Found(local, centres[begins[q] : ends[q]], firsts[q], losses[q], updates[q])
 
 
 def _answer(task: Task, centres: Array, labels: Ints | None = None) -> Response:

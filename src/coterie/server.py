@@ -146,7 +146,8 @@ def take_step(
 
 def _descend(centres: Array, directions: Array, steps: Floats) -> tuple[Array, Bools]:
     """θ_j − γ_j g_j, (k, d), and which of them are not finite, (k,)."""
-    if is_plain(centres) and is_plain(directions):
+    fits = is_plain(directions) and directions.shape == centres.shape and steps.shape == (len(centres),)
+    if is_plain(centres) and fits:
         moved, stuck = np.empty_like(centres), np.empty(len(centres), dtype=np.bool_)
         _descend_plain(centres, directions, steps, moved, stuck)
         return moved, stuck

@@ -34,8 +34,8 @@ class SimulatedNetwork:
     """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
 
     aggregate: the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
-    rng: the adversary's randomness. memory: of the honest clients, from round to round; None for clients who are asked
-    once.
+    rng: the adversary's randomness. memory: of the clients as honest ones, from round to round; None for clients who
+    are asked once, and then liars remember nothing, either.
     """
 
     task: Task
@@ -48,10 +48,6 @@ class SimulatedNetwork:
     @property
     def count(self) -> int:
         return self.task.clients.count
-
-    @cached_property
-    def _everybody(self) -> Ints:
-        return np.arange(self.count)
 
     @cached_property
     def _liars(self) -> Ints:
@@ -114,8 +110,7 @@ class SimulatedNetwork:
         fixed: bool = False,
         asked: Question = "gradient",
     ) -> Replies:
-        clients, liars, rounds = self._everybody, self._liars, np.empty(self.count, dtype=np.int64)
-        rounds.fill(round)
+        clients, rounds, liars = np.arange(self.count), np.full(self.count, round), self._liars
         if self.attack is None or not len(liars):
             return Replies(clients, rounds, labels, updates)
         lying, memory = self._lying, self._liars_memory

@@ -1,7 +1,7 @@
 """The kernel: per column, the mean of the order statistics between two ranks.
 
 Median, trimmed mean and mean are this one primitive with different ranks. On a CPU, columns are taken in
-blocks of LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
+blocks of up to LANES; a block's rows run through Batcher's merge-exchange sorting network (Knuth, TAOCP vol. 3,
 algorithm 5.2.2M), less the comparators that the requested ranks do not need, or, where few ranks are cut off, one that
 only parts those from the rest. A comparator is a minimum and a maximum of two rows of the block, so it works on all
 lanes at once in SIMD registers; a few of them are done at a time (`moves`). Columns are independent: the result does
@@ -228,7 +228,7 @@ def _columns(
     out: NDArray[Any],
 ) -> None:
     """out[c] = mean of what lies at `places` after the moves on rows[members, c], for a range of columns, in blocks."""
-    lanes = min(LANES, -(-(columns[1] - columns[0]) // WHOLE) * WHOLE)
+    lanes = min(LANES, max(1, -(-(columns[1] - columns[0]) // WHOLE)) * WHOLE)
     block = np.zeros((len(members), lanes), dtype=rows.dtype)
     poison = np.zeros(lanes, dtype=rows.dtype)
     total = np.zeros(lanes, dtype=np.float64)

@@ -127,9 +127,10 @@ def per_cluster(
     >>> per_cluster(mean, np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3)[0].tolist()
     [[2.0], [0.0], [5.0]]
     """
-    rows, labels = check_rows(updates, least=0), np.ascontiguousarray(labels, dtype=np.int64)
+    rows, labels = check_rows(updates, least=0), np.asarray(labels)
     order, counts = np.empty(rows, dtype=np.int64), np.zeros(clusters, dtype=np.int64)
-    if labels.shape != (rows,) or not _grouped(labels, order, counts):
+    whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
+    if not whole or not _grouped(np.ascontiguousarray(labels, dtype=np.int64), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
     ranks = rank_rule(aggregate)
     if ranks is not None and is_plain(updates):
@@ -159,7 +160,7 @@ def _grouped(labels: Ints, order: Ints, counts: Ints) -> bool:
     return True
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _groups_of(ranks: RankRule, counts: tuple[int, ...]) -> Groups:
     return Groups.of(counts, [ranks.of(count) if count else (0, 1) for count in counts])
 
@@ -168,7 +169,7 @@ def _means_between_ranks(ranks: RankRule, updates: NDArray[Any], order: Ints, co
     """(clusters, d): as `per_cluster`, by one call where no cluster is worth threads or a program of its own."""
     table = np.zeros((len(counts), updates.shape[1]), dtype=updates.dtype)
     sizes = counts.tolist()
-    if max(sizes) * updates.shape[1] < FEWEST_VALUES:
+    if sizes and max(sizes) * updates.shape[1] < FEWEST_VALUES:
         mean_of_groups(updates, order, _groups_of(ranks, tuple(sizes)), table)
     else:
         for cluster, (count, end) in enumerate(zip(sizes, np.cumsum(counts).tolist(), strict=True)):

@@ -75,9 +75,7 @@ class Exchange(NamedTuple):
 
     labels: Ints  # (m,), the cluster each client was counted in, -1 where its reply was refused
     verdicts: Ints  # (m,), intake.Verdict
-    trimmed: (
-        Floats | None
-    )  # (m,), share of its coordinates that stood outside, NaN where refused; None without an audit
+    trimmed: Floats | None  # (m,), share of its coordinates that stood outside, NaN where refused; None: not asked
     sizes: Ints  # (k,)
     movement: float  # max_j ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
     stuck: int  # clusters whose step was not finite

@@ -56,7 +56,7 @@ class ClusteredDescent:
         weights = None if state.weights is None else state.weights[accepted.clients]
         sizes = self._sizes(state, accepted)
         step = take_step(self.server, state.centres, accepted, sizes, stand_ins, weights, state.moments)
-        movement = max(step.moves.tolist())
+        movement = float(np.maximum.reduce(step.moves))  # not a number where one is not
         # a round in which nobody was heard says nothing about convergence
         heard = len(accepted.clients) > 0
         judged = self.precision > 0 and heard and not step.stuck.any()

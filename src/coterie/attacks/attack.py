@@ -40,10 +40,11 @@ class Attack:
         if view.round < self.sleep and self.sleep:
             return none(view)
         free = view.centres is not None and not view.fixed
-        if view.centres is not None and free and self.payload is paper and self.target is own and self.scale != WORST:
+        if free and self.payload is paper and self.target is own and self.scale != WORST:
             # the paper's Byzantine clients work on scale·θ throughout, their own choice included
             scale = PAPER if self.scale is None else self.scale
-            found = respond(view.liars, scale * view.centres, memory=view.memory)
+            centres: Array = view.centres
+            found = respond(view.liars, scale * centres, memory=view.memory)
             return Forgery(found.labels, found.updates)
         labels = view.labels.copy()
         if free:

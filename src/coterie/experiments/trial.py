@@ -14,10 +14,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from coterie.aggregators import Aggregator
-from coterie.algorithms import Algorithm, LocalMinimisers
+from coterie.aggregators import Aggregator, median
+from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, State
 from coterie.arrays import Array, Bools, Floats, as_numpy, like
-from coterie.assignment import Asking, Memory, look_ahead
+from coterie.assignment import Asking, look_ahead
 from coterie.attacks import Attack
 from coterie.data import Truth
 from coterie.experiments import problems, tables
@@ -31,6 +31,7 @@ from coterie.metrics import (
     contamination,
     evaluate,
 )
+from coterie.server import Server
 from coterie.simulate import Round, SimulatedNetwork, choices, done, play, stream
 from coterie.tasks import Task
 
@@ -267,16 +268,23 @@ def _player(method: str, draw: Draw, record: bool, own: Own) -> Player:
         method, draw.config, task, draw.truth, draw.stream("buckets"), record, draw.origin, own=given
     )
     guess = given or tables.rule(method, draw.config, task.clients.count, draw.stream("adversary's buckets"))
-    guess(draw.start)  # compiled before the clock starts, as is what a client computes
+    guess(draw.start)  # compiled before the clock starts, as is a round
     if not isinstance(draw.config.problem, Images):
-        first, memory = task.on(task.clients.take([0])), Memory()
-        for _ in range(2):  # to look at everything, and to remember
-            memory.respond(first, draw.start)
+        _play_with_one_client(task, draw.start)
     byzantine = _byzantine(task, draw.truth)
     network = SimulatedNetwork(task, byzantine, own.attack_of(draw.config), draw.stream("attack"), guess)
     recorder = Recorder(task, draw.truth, byzantine, record, local=isinstance(algorithm, LocalMinimisers))
     start = draw.start[:1] if method == "global" else draw.start
     return Player(algorithm, network, play(algorithm, network, start, draw.stream("server")), recorder)
+
+
+def _play_with_one_client(task: Task, start: Array) -> None:
+    """A round of the first client: all that clients and server need in one is compiled then."""
+    alone, nobody, rng = task.on(task.clients.take([0])), np.zeros(1, dtype=np.bool_), np.random.default_rng(0)
+    alone.losses(start)
+    alone.gradients(start, np.zeros(1, dtype=np.int64))
+    network = SimulatedNetwork(alone, nobody, None, rng)
+    ClusteredDescent(Server(median), rounds=1, size=0.0).step(State(0, start), network, rng)
 
 
 @dataclass

@@ -168,7 +168,7 @@ class LinearModel:
         clients = self.clients
         return Local.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
 
-    def local(self, centres: Array) -> Local | None:
+    def kernel_data(self, centres: Array) -> Local | None:
         return self._local if self._local is not None and self._local.serves(centres) else None
 
     @cached_property
@@ -176,14 +176,14 @@ class LinearModel:
         return np.arange(self.clients.count)
 
     def losses(self, centres: Array) -> Array:
-        if (local := self.local(centres)) is not None:
+        if (local := self.kernel_data(centres)) is not None:
             return square_kernel.losses(local, centres, self._everybody)
         blocks = self.clients.blocks()
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
     def respond(self, centres: Array, choose: Choice) -> Response:
         xp = namespace(centres)
-        local = self.local(centres)
+        local = self.kernel_data(centres)
         respond = self._respond if local is None else partial(self._respond_compiled, local)
         # blocks that stay in cache, so that the second look at the features costs no memory traffic
         answers = [respond(block, centres, choose) for block in self.clients.blocks(CACHED_ELEMENTS)]
@@ -205,7 +205,7 @@ class LinearModel:
         return losses, labels, square_kernel.visit(local, centres, labels[None], some)[1][0]
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        if (local := self.local(centres)) is not None:
+        if (local := self.kernel_data(centres)) is not None:
             return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
         weights = self._weights(centres)
         return namespace(centres).concat(

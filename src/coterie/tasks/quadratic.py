@@ -65,8 +65,8 @@ class Quadratic:
             yield slice(start, start + together)
 
     def losses(self, centres: Array) -> Array:
-        if (local := self.local(centres)) is not None:
-            return square_kernel.losses(local, centres, np.arange(self.clients.count))
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.losses(local, centres, self._everybody)
         xp, found = namespace(centres), []
         for block in self._blocks(centres.shape[0] * self.dim):
             offsets = centres[None, :, :] - self.minima[block][:, None, :]
@@ -74,10 +74,14 @@ class Quadratic:
         return xp.concat(found)
 
     @cached_property
+    def _everybody(self) -> Ints:
+        return np.arange(self.clients.count)
+
+    @cached_property
     def _local(self) -> Local | None:
         return Local.of_statistics(self.minima, self.floors, self.grams)
 
-    def local(self, centres: Array) -> Local | None:
+    def kernel_data(self, centres: Array) -> Local | None:
         return self._local if self._local is not None and self._local.serves(centres) else None
 
     def respond(self, centres: Array, choose: Choice) -> Response:
@@ -86,8 +90,8 @@ class Quadratic:
         return Response(losses, labels, self.gradients(centres, labels))
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        if (local := self.local(centres)) is not None:
-            return square_kernel.visit(local, centres, labels[None], np.arange(self.clients.count))[1][0]
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
         xp = namespace(centres)
         gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
         for block in self._blocks(self.dim):

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arrays import Ints, compiled
+from coterie.arrays import Ints, compiled, is_plain
 
 FIRST_CACHE = 1 << 12
 """Values of a block that is looked at twice: half of a first cache of 32 KB."""
 SUMMED = 1 << 12
 """Rows whose part of a gradient is summed in the features' own precision."""
-PLAIN = (np.float32, np.float64)
 
 
 class Local(NamedTuple):
@@ -37,6 +36,7 @@ class Local(NamedTuple):
     @classmethod
     def of_samples(cls, features: Any, targets: Any, offsets: Ints) -> Local | None:
         """None where they are not arrays that the kernels read."""
+        features, targets = _unmapped(features), _unmapped(targets)
         if not _plain(features, targets):
             return None
         return cls(features, targets, offsets, np.zeros(len(offsets) - 1, dtype=features.dtype), False)
@@ -51,14 +51,17 @@ class Local(NamedTuple):
 
     def serves(self, centres: Any) -> bool:
         """Whether such centres go with them."""
-        return type(centres) is np.ndarray and centres.dtype == self.rows.dtype and centres.flags.c_contiguous
+        alike = type(centres) is np.ndarray and centres.dtype == self.rows.dtype and centres.flags.c_contiguous
+        return bool(alike and centres.ndim == 2 and centres.shape[1] == self.rows.shape[1])
 
 
 def _plain(*arrays: Any) -> bool:
-    return all(
-        type(array) is np.ndarray and array.flags.c_contiguous and array.dtype == arrays[0].dtype in PLAIN
-        for array in arrays
-    )
+    return all(is_plain(array) and array.flags.c_contiguous and array.dtype == arrays[0].dtype for array in arrays)
+
+
+def _unmapped(array: Any) -> Any:
+    """An array in a file as an array like any other, without reading it."""
+    return array.view(np.ndarray) if isinstance(array, np.memmap) else array
 
 
 @compiled
@@ -131,15 +134,15 @@ def scratch(rows: NDArray[Any], gram: bool) -> NDArray[Any]:
 
 
 @partial(compiled, inline=True)
-def look(x: Any, y: Any, gram: bool, centre: Any, scratch: Any, gradient: Any) -> Any:
+def look(x: Any, y: Any, gram: bool, centre: Any, room: Any, gradient: Any) -> Any:
     """F_i(θ) − floor_i, and gradient = ∇F_i(θ), for the client whose rows these are (see `Local`)."""
     for c in range(len(gradient)):
         gradient[c] = 0
     if gram:
-        return _by_statistics(x, y, centre, scratch, gradient)
+        return _by_statistics(x, y, centre, room, gradient)
     if len(x) > SUMMED:
-        return _by_many_samples(x, y, centre, scratch, gradient)
-    return _by_samples(x, y, centre, scratch, gradient)
+        return _by_many_samples(x, y, centre, room, gradient)
+    return _by_samples(x, y, centre, room, gradient)
 
 
 @partial(compiled, inline=True)
@@ -219,6 +222,8 @@ def losses(local: Local, centres: NDArray[Any], some: Ints) -> NDArray[Any]:
 def visit(local: Local, centres: NDArray[Any], labels: Ints, some: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
     """(q, c) and (q, c, d): F_i and ∇F_i of some clients, (c,), each at the q centres that labels, (q, c), name."""
     labels = np.ascontiguousarray(labels, dtype=np.int64)
+    if labels.size and not 0 <= labels.min() <= labels.max() < len(centres):
+        raise ValueError(f"labels must be whole numbers in [0, {len(centres)}), got {labels.min()} to {labels.max()}")
     values = np.empty(labels.shape, dtype=centres.dtype)
     gradients = np.empty((*labels.shape, centres.shape[1]), dtype=centres.dtype)
     _visit(local, some, centres, labels, values, gradients)

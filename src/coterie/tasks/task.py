@@ -16,7 +16,7 @@ Choice = Callable[[Array], Ints]
 class Response(NamedTuple):
     """What m honest clients compute in one round."""
 
-    losses: Array | None  # (m, k); None where the labels were given and nobody needed them
+    losses: Array | None  # (m, k); None where nobody needed them all: labels were given, or clients remember
     labels: Ints  # (m,)
     updates: Array  # (m, dim)
 
@@ -24,7 +24,7 @@ class Response(NamedTuple):
 class Revisited(Protocol):
     """What a task may offer beside `Task`, so that clients who remember need not look at all centres again."""
 
-    def local(self, centres: Array) -> Local | None:
+    def kernel_data(self, centres: Array) -> Local | None:
         """What the compiled kernels read of the clients, for such centres; None where they do not serve.
 
         Only for losses that are convex: a client who remembers relies on tangent planes.
