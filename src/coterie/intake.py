@@ -119,7 +119,7 @@ def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, lik
         return False
     if not (is_plain(updates) and _is_table(updates, like) and updates.flags.c_contiguous):
         return False
-    return bool(_sound(senders, rounds, labels, updates.reshape(-1), clusters, round))
+    return bool(_sound(senders, rounds, labels, updates, clusters, round))
 
 
 def _is_column(values: Any, count: int) -> bool:
@@ -127,12 +127,12 @@ def _is_column(values: Any, count: int) -> bool:
 
 
 @partial(compiled, reorder=True)
-def _sound(senders: Ints, rounds: Ints, labels: Ints, values: Floats, clusters: int, round: int) -> Any:
+def _sound(senders: Ints, rounds: Ints, labels: Ints, updates: Floats, clusters: int, round: int) -> Any:
     """By the squares' sum, in one pass; where that overflows the values themselves will be looked at."""
     for i in range(len(senders)):
         if senders[i] != i or rounds[i] != round or labels[i] < 0 or labels[i] >= clusters:
             return False
-    squares = values.dtype.type(0)
+    squares, values = updates.dtype.type(0), updates.reshape(-1)
     for v in range(len(values)):
         squares += values[v] * values[v]
     return np.isfinite(squares)

@@ -45,7 +45,7 @@ class SimulatedNetwork:
     aggregate: Aggregator | None = None
     memory: Memory | None = field(default_factory=Memory, repr=False, compare=False)
 
-    @property
+    @cached_property
     def count(self) -> int:
         return self.task.clients.count
 

@@ -70,7 +70,7 @@ class ClusteredDescent:
         exchange = Exchange(
             labels, accepted.verdicts, trimmed, step.sizes, movement, stuck, accepted.strangers, settled
         )
-        after = state._replace(round=state.round + 1, centres=step.centres, calm=calm, moments=step.moments)
+        after = State(state.round + 1, step.centres, state.fixed, state.curvatures, state.weights, calm, step.moments)
         return after, exchange
 
     def _asked(self, clients: int, rng: Generator) -> Ints | None:

@@ -61,7 +61,7 @@ class Clients:
         if len(self.names) != sizes.size:
             raise ValueError(f"names must hold one name per client ({sizes.size}), got {len(self.names)}")
 
-    @property
+    @cached_property
     def count(self) -> int:
         """m, the number of clients."""
         return int(self.sizes.size)
