@@ -258,6 +258,8 @@ def look_ahead(servers: Sequence[Asking]) -> None:
     Where a client looks first is known: at its last cluster. What it finds is kept for when it is asked, so a round is
     as it would be without. Not in Gram form, where the clients' statistics are small enough to be in cache anyway.
     """
+    if len(servers) < 2:
+        return
     several = [(server, local) for server in servers if (local := server.samples()) is not None]
     if len(several) < 2:
         return

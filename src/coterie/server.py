@@ -125,18 +125,20 @@ def take_step(
     is infinite. moments: what the server's optimiser remembers; None in the first round.
     """
     gradients, sizes = per_cluster(server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights)
-    heard = sizes >= max(1, server.quorum)
     if server.quorum > 1:
-        gradients[np.flatnonzero(~heard)] = 0.0
+        gradients[np.flatnonzero(sizes < server.quorum)] = 0.0
     if stand_ins is not None:
         gradients[stand_ins.labels] = stand_ins.updates
-        heard[stand_ins.labels] = True
     if server.shared and len(accepted.labels):
         common = accepted.updates[:, : server.shared]
         one, _ = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
         gradients[:, : server.shared] = one
-    directions, moments = _directions(server.optimiser, gradients, heard, moments)
-    moved, stuck = _descend(centres, directions, steps)
+    if server.optimiser.kind != "plain":
+        heard = sizes >= max(1, server.quorum)
+        if stand_ins is not None:
+            heard[stand_ins.labels] = True
+        gradients, moments = _directions(server.optimiser, gradients, heard, moments)
+    moved, stuck = _descend(centres, gradients, steps)
     after = server.project(moved)
     if np.count_nonzero(stuck):
         after = namespace(centres).where(like(stuck[:, None], centres) > 0, centres, after)
@@ -166,15 +168,13 @@ def _descend_plain(centres: Floats, directions: Floats, steps: Floats, moved: Fl
         stuck[j] = poison != 0
 
 
-def _directions(
-    optimiser: Optimiser, gradients: Array, heard: Bools, before: Moments | None
-) -> tuple[Array, Moments | None]:
-    """(k, d): where the steps go. A cluster that was not heard has a gradient of 0, or only a shared one, as it is.
+def _directions(optimiser: Optimiser, gradients: Array, heard: Bools, before: Moments | None) -> tuple[Array, Moments]:
+    """(k, d): where the steps of an optimiser with a memory go.
+
+    A cluster that was not heard has a gradient of 0, or only a shared one, as it is.
 
     An update that is not finite leaves the memory of its cluster as it was: its step is not taken, either.
     """
-    if optimiser.kind == "plain":
-        return gradients, None
     xp = namespace(gradients)
     if before is None:
         before = Moments(0 * gradients, 0 * gradients, np.zeros(len(heard), dtype=np.int64))

@@ -130,7 +130,7 @@ def per_cluster(
     rows, labels = check_rows(updates, least=0), np.asarray(labels)
     order, counts = np.empty(rows, dtype=np.int64), np.zeros(clusters, dtype=np.int64)
     whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
-    if not whole or not _grouped(np.ascontiguousarray(labels, dtype=np.int64), order, counts):
+    if not whole or not _grouped(labels.astype(np.int64, order="C", copy=False), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
     ranks = rank_rule(aggregate)
     if ranks is not None and is_plain(updates):
