@@ -35,7 +35,7 @@ RULES: dict[str, Aggregator] = {
     "ifca": mean,
 }
 BASE = {"clients": 200, "samples": 200, "dim": 200, "clusters": 8}
-SPANS = {"clients": (100, 200, 400, 800), "samples": (100, 200, 400, 800), "dim": (200, 400, 800),
+SPANS = {"clients": (200, 400, 800, 1600), "samples": (100, 200, 400, 800), "dim": (200, 400, 800),
          "clusters": (4, 8, 16, 32)}  # fmt: skip
 
 Row = dict[str, Any]
