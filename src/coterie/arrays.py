@@ -14,6 +14,7 @@ import array_api_compat.numpy
 import numba
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
+from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 Array = Any
@@ -95,8 +96,8 @@ def compiled(
 
 def _sources(function: Callable[..., Any]) -> set[str]:
     """The files of a function and of all compiled ones that its module has from elsewhere."""
-    beside: set[str] = set().union(*(getattr(value, "sources", ()) for value in function.__globals__.values()))
-    return beside | {function.__code__.co_filename}
+    compiled_ones = [value for value in function.__globals__.values() if isinstance(value, Dispatcher)]
+    return {function.__code__.co_filename}.union(*(one.sources for one in compiled_ones if hasattr(one, "sources")))
 
 
 def is_plain(array: Array) -> bool:

@@ -317,8 +317,7 @@ class Groups(NamedTuple):
         """Of each group the mean of the ranks [low, high); an empty one is left alone."""
         each = [_moves_of(c, *r) if c else _moves_of(1, 0, 1) for c, r in zip(counts, ranks, strict=True)]
         moves, places = zip(*each, strict=True)
-        ends = (np.cumsum([len(part) for part in parts]) for parts in (moves, places))
-        moves_end, places_end = ends
+        moves_end, places_end = (np.cumsum([len(part) for part in parts]) for parts in (moves, places))
         return cls(np.array(counts), np.concatenate(moves), moves_end, np.concatenate(places), places_end)
 
 
