@@ -35,6 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
     "all methods of Figure 1 on it, side by side": {"clients": 600, "samples": 100, "dim": 500, "clusters": 15},
     "regression, ten times its clients": {"clients": 6_000, "samples": 100, "dim": 500, "clusters": 15},
     "regression, 100,000 clients": {"clients": 100_000, "samples": 50, "dim": 50, "clusters": 10},
+    "regression in Gram form, d = n / 5": {"clients": 60_000, "samples": 100, "dim": 20, "clusters": 15},
+    "regression in Gram form, d = n / 2": {"clients": 24_000, "samples": 100, "dim": 50, "clusters": 15},
     "means, 10,000,000 dimensions": {"clients": 100, "samples": 1, "dim": 10_000_000, "clusters": 2},
     "median of a mapped file, 100 x 70,000,000": {"file": (100, 70_000_000)},
 }

@@ -150,11 +150,13 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
 
 def _gram_regression(clients: Clients) -> Quadratic:
     minima = LinearModel(clients, squared_loss(), least_squares).minimisers()
-    floors, grams = [], []
-    xp = namespace(clients.features)
-    for block in clients.blocks():
+    xp, features = namespace(clients.features), clients.features
+    floors = xp.empty((clients.count,), dtype=features.dtype, device=features.device)
+    grams = xp.empty((clients.count, clients.dim, clients.dim), dtype=features.dtype, device=features.device)
+    for block in clients.blocks(BLOCK >> 2):
         own = as_numpy(minima[block.start : block.stop, :]).astype(np.float64)
         residuals = np.einsum("cnd,cd->cn", as_numpy(block.features), own) - as_numpy(block.targets)
-        floors.append(like((residuals**2).mean(axis=1), clients.features))
-        grams.append(xp.permute_dims(block.features, (0, 2, 1)) @ block.features / block.features.shape[1])
-    return Quadratic(clients, minima, xp.concat(floors), xp.concat(grams), _gram_regression)
+        floors[block.start : block.stop] = like((residuals**2).mean(axis=1), features)
+        products = xp.permute_dims(block.features, (0, 2, 1)) @ block.features
+        grams[block.start : block.stop] = products / block.features.shape[1]
+    return Quadratic(clients, minima, floors, grams, _gram_regression)
