@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "regression, ten times its clients": {"clients": 6_000, "samples": 100, "dim": 500, "clusters": 15},
     "regression, 100,000 clients": {"clients": 100_000, "samples": 50, "dim": 50, "clusters": 10},
     "regression in Gram form, d = n / 5": {"clients": 60_000, "samples": 100, "dim": 20, "clusters": 15},
-    "regression in Gram form, d = n / 2": {"clients": 24_000, "samples": 100, "dim": 50, "clusters": 15},
+    "regression, d = n / 2": {"clients": 24_000, "samples": 100, "dim": 50, "clusters": 15},
     "means, 10,000,000 dimensions": {"clients": 100, "samples": 1, "dim": 10_000_000, "clusters": 2},
     "median of a mapped file, 100 x 70,000,000": {"file": (100, 70_000_000)},
 }
@@ -97,7 +97,8 @@ def _of_rounds(_: str, **shape: int) -> tuple[int, float]:
     state = algorithm.init(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
     for _round in range(ROUNDS):
         state, _exchange = algorithm.step(state, network, rng)
-    return drawn.clients.features.nbytes, time.perf_counter() - began
+    targets = drawn.clients.targets
+    return drawn.clients.features.nbytes + (0 if targets is None else targets.nbytes), time.perf_counter() - began
 
 
 def _of_a_trial(_: str, **shape: int) -> tuple[int, float]:
@@ -112,7 +113,7 @@ def _of_a_trial(_: str, **shape: int) -> tuple[int, float]:
     )
     began = time.perf_counter()
     run_trial(config, 0, record=False)
-    return 4 * shape["clients"] * shape["samples"] * shape["dim"], time.perf_counter() - began
+    return 4 * shape["clients"] * shape["samples"] * (shape["dim"] + 1), time.perf_counter() - began
 
 
 def _of_a_file(path: str, file: tuple[int, int]) -> tuple[int, float]:

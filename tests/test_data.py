@@ -134,6 +134,13 @@ def test_take_and_pool(ragged: Clients) -> None:
     assert taken.sizes.tolist() == [12, 7]
     assert taken.names == ("3", "0")
     assert np.array_equal(taken.samples(0)[0], ragged.samples(3)[0])
+    assert not np.shares_memory(taken.features, ragged.features)
+    neighbours = ragged.take([1, 2, 3])  # no copies
+    assert np.shares_memory(neighbours.features, ragged.features)
+    assert neighbours.names == ("1", "2", "3")
+    for place, client in enumerate([1, 2, 3]):
+        for found, expected in zip(neighbours.samples(place), ragged.samples(client), strict=True):
+            assert np.array_equal(found, expected)
     pooled = ragged.pool([2, 5])
     assert pooled.sizes.tolist() == [4]
     assert np.array_equal(pooled.features[3:], ragged.samples(5)[0])

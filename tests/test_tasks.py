@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from coterie.data import Clients, mixed_regression
 from coterie.tasks import (
+    Quadratic,
     Task,
     linear_regression,
     logistic_regression,
@@ -142,6 +143,16 @@ def test_the_cheaper_form_is_chosen(ragged: Clients) -> None:
     assert type(linear_regression(wide)) is type(linear_regression(wide, "direct"))
     with pytest.raises(ValueError, match="form must be"):
         linear_regression(ragged, "fast")
+
+
+@pytest.mark.parametrize(("dim", "gram"), [(2, True), (3, False), (9, False)])
+def test_statistics_of_many_clients_take_a_fifth_of_their_samples_memory_at_most(
+    dim: int, gram: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = Clients(rng.standard_normal((20, dim)), rng.standard_normal(20), np.array([10, 10]))
+    assert isinstance(linear_regression(clients), Quadratic)
+    monkeypatch.setattr(quadratic, "GRAM_NUMBERS", 0)
+    assert isinstance(linear_regression(clients), Quadratic) == gram
 
 
 @pytest.mark.parametrize("spread", [0.0, 2.0, 3.5, 6.0, 12.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,14 @@ MARGIN = 1e-4
 """How much smaller, relatively, the loss at the own centre must be for another to be no rival: more than rounding."""
 ROOM = 0.15
 """What clients may remember of one server, as a share of their samples' memory."""
-PAIR = 6
-"""The numbers that a client keeps of a centre, beside the slope; in this order (see `Planes`):"""
-UNIT, HEIGHT, STEEPNESS, MISSING, LEAST, WAY = range(PAIR)
+ROUNDING = 2.0**-21
+"""By how much more, relatively, a bound moves in every round: more than float32 loses of it."""
+FLAT = 1e-30
+"""Units of a slope below which it is kept as 0."""
+LEAST, STEEPNESS, WAY = range(3)
+"""The numbers that a client keeps of its loss at a centre (see `Planes`)."""
+UNIT, HEIGHT, MISSING = range(3)
+"""Those of a tangent plane, beside its slope."""
 
 
 def assign(losses: Array) -> Ints:
@@ -45,30 +50,36 @@ class Planes:
     while it moves by δ the plane falls behind by O(‖δ‖²) alone. Nor is the plane looked up every time, since at most it
     falls by ‖∇F_i(θ₀)‖·‖δ‖. Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with
     planes in the place of distances. A slope is kept in whole numbers from -127 to 127 times a unit, a quarter of its
-    memory in float32; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖.
-    local: the clients. labels: (m,), their own centres. centres: (k, d), as they last were. steps: (m, k, d), slope =
-    unit·steps. known: (m, k, 6), the numbers of a pair: its unit, its height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩
-    − ‖e‖·‖δ‖, its steepness ‖∇F_i(θ₀)‖, ‖e‖, what F_i(θ_j) cannot lie below now, and the way of the centre since the
-    last look, which is no less than ‖δ‖. All NaN where there was no look so far.
+    memory in float32; what that leaves out, e, the plane is lowered by: ‖e‖·‖δ‖. In Gram form, where a look costs
+    little more than a plane, no plane is kept, only how far it can have fallen.
+    local: the clients. labels: (m,), their own centres. centres: (k, d), as they last were. bounds: (m, 3, k), what
+    F_i(θ_j) cannot lie below now, its steepness ‖∇F_i(θ₀)‖, and the way of the centre since the last look, which is no
+    less than ‖δ‖; NaN where there was no look so far. planes: (m, k, 3), the unit, the height, so that F_i(θ_j) ≥
+    height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, and ‖e‖. steps: (m, k, d), slope = unit·steps. In Gram form (0, k, ·).
     """
 
     local: Local
     labels: Ints
     centres: Floats
+    bounds: Floats
+    planes: Floats
     steps: NDArray[np.int8]
-    known: Floats
 
     @classmethod
     def none(cls, local: Local, centres: Floats) -> Planes:
         """Before the first look."""
         (k, d), m = centres.shape, len(local.floors)
-        steps, known = np.zeros((m, k, d), dtype=np.int8), np.full((m, k, PAIR), np.nan)
-        return cls(local, np.zeros(m, dtype=np.int64), centres.copy(), steps, known)
+        sloped, kind = 0 if local.gram else m, centres.dtype
+        bounds, planes = np.full((m, 3, k), np.nan, kind), np.full((sloped, k, 3), np.nan, kind)
+        return cls(
+            local, np.zeros(m, np.int64), centres.copy(), bounds, planes, np.zeros((sloped, k, d), dtype=np.int8)
+        )
 
     @staticmethod
     def bytes_of(local: Local, centres: Floats) -> int:
         """What the planes of such clients and centres take."""
-        return int(len(centres) * len(local.floors) * (centres.shape[1] + 8 * PAIR))
+        three = 3 * centres.itemsize
+        return int(len(centres) * len(local.floors) * (three if local.gram else 2 * three + centres.shape[1]))
 
     def fit(self, local: Local, centres: Floats) -> bool:
         """Whether these are planes of such clients and centres."""
@@ -84,7 +95,8 @@ class Planes:
             np.empty(len(labels), centres.dtype),
             np.empty((len(labels), centres.shape[1]), centres.dtype),
         )
-        _follow(*self.local, centres, self.centres, labels, losses, updates, not found, self.steps, self.known)
+        kept = self.bounds, self.planes, self.steps
+        _follow(*self.local, centres, self.centres, labels, losses, updates, not found, *kept)
         self.labels = labels
         return labels.copy(), updates  # whose owner may go on with them
 
@@ -99,30 +111,51 @@ def _product(steps: NDArray[np.int8], centre: Floats) -> float:
 
 
 @partial(compiled, reorder=True)
-def _keep(loss: float, gradient: Floats, centre: Floats, steps: NDArray[np.int8], pair: Floats) -> None:
+def _keep_bound(loss: float, gradient: Floats, centre: Floats, bound: Floats, j: int) -> None:
+    """How high a client's loss stands at centre j, and how fast it can fall."""
+    square, rise = 0.0, 0.0
+    for c in range(len(gradient)):
+        value = np.float64(gradient[c])
+        square += value * value
+        rise += value * np.float64(centre[c])
+    bound[LEAST, j] = loss - MARGIN * (abs(loss - rise) + abs(rise))
+    bound[STEEPNESS, j], bound[WAY, j] = (1 + MARGIN) * np.sqrt(square), 0
+
+
+@partial(compiled, reorder=True)
+def _keep_plane(loss: float, gradient: Floats, centre: Floats, plane: Floats, steps: NDArray[np.int8]) -> None:
     """The plane of a client's loss that touches it at a centre."""
     largest = 0.0
     for c in range(len(gradient)):
         largest = max(largest, abs(np.float64(gradient[c])))
-    unit = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number says nothing
-    square, left = 0.0, 0.0
+    plane[UNIT] = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number says nothing
+    unit, left = np.float64(plane[UNIT]), 0.0
     for c in range(len(gradient)):
         value = np.float64(gradient[c])
-        steps[c] = np.int8(np.rint(value / unit)) if unit > 0 else np.int8(0)
-        square += value * value
+        steps[c] = np.int8(np.rint(value / unit)) if unit > FLAT else np.int8(0)
         left += (value - unit * steps[c]) ** 2
-    rise = unit * _product(steps, centre)
-    height = loss - rise
-    pair[UNIT], pair[HEIGHT] = unit, height
-    pair[STEEPNESS], pair[MISSING] = (1 + MARGIN) * np.sqrt(square), np.sqrt(left)
-    pair[LEAST], pair[WAY] = loss - MARGIN * (abs(height) + abs(rise)), 0.0
+    plane[HEIGHT], plane[MISSING] = loss - unit * _product(steps, centre), np.sqrt(left)
+
+
+@partial(compiled, inline=True)
+def _fall(bound: Floats, moved: Floats, own: int, limit: Any) -> int:
+    """The centres have moved; how many but the own one may now have a loss within the limit."""
+    number, rivals = moved.dtype.type, 0
+    for j in range(len(moved)):
+        least = bound[LEAST, j]
+        fallen = least - bound[STEEPNESS, j] * moved[j] - number(ROUNDING) * abs(least)
+        bound[LEAST, j] = fallen
+        bound[WAY, j] = (bound[WAY, j] + moved[j]) * number(1 + ROUNDING)
+        rivals += not fallen > limit  # also where it is not a number
+    return rivals - (not bound[LEAST, own] > limit)
 
 
 @compiled
-def _look_up(pair: Floats, steps: NDArray[np.int8], centre: Floats) -> None:
-    """What a loss cannot lie below by its plane."""
-    rise, height = pair[UNIT] * _product(steps, centre), pair[HEIGHT]
-    pair[LEAST] = height + rise - pair[MISSING] * pair[WAY] - MARGIN * (abs(height) + abs(rise))
+def _look_up(bound: Floats, j: int, plane: Floats, steps: NDArray[np.int8], centre: Floats) -> None:
+    """What the loss at centre j cannot lie below by its plane."""
+    height, rise = np.float64(plane[HEIGHT]), np.float64(plane[UNIT]) * _product(steps, centre)
+    fallen = np.float64(plane[MISSING]) * np.float64(bound[WAY, j])
+    bound[LEAST, j] = height + rise - fallen - MARGIN * (abs(height) + abs(rise))
 
 
 @compiled
@@ -138,36 +171,40 @@ def _follow(
     losses: Floats,
     updates: Floats,
     unseen: bool,
+    bounds: Floats,
+    planes: Floats,
     steps: NDArray[np.int8],
-    known: Floats,
 ) -> None:
     """One round of clients who remember: labels (m,), losses (m,) and updates (m, d) become those at the centres.
 
     Each looks at its own centre, and then, while its samples are in cache, at those that may be better. The first five:
     `Local`, which by itself would take longer to hand over. before: the centres in the last round, overwritten.
     """
-    moved, room, gradient = np.empty(len(centres)), scratch(rows, gram), np.empty_like(centres[0])
+    moved, room, gradient = np.empty_like(centres[:, 0]), scratch(rows, gram), np.empty_like(centres[0])
     fill_row_distances(centres, before, moved)
-    moved *= 1 + MARGIN
+    for j in range(len(moved)):
+        moved[j] *= 1 + MARGIN
     before[:] = centres
     for i in range(len(labels)):
-        own = labels[i]
+        own, bound = labels[i], bounds[i]
         x, y = rows[offsets[i] : offsets[i + 1]], column[offsets[i] : offsets[i + 1]]
         if unseen:
             losses[i] = floors[i] + look(x, y, gram, centres[own], room, updates[i])
-        limit = (1 + MARGIN) * np.float64(losses[i])
+        limit = losses.dtype.type((1 + MARGIN) * losses[i])
+        if not _fall(bound, moved, own, limit):
+            continue
         best = np.inf if np.isnan(losses[i]) else losses[i]
         for j in range(len(centres)):
-            known[i, j, LEAST] -= known[i, j, STEEPNESS] * moved[j]
-            known[i, j, WAY] += moved[j]
-            if known[i, j, LEAST] > limit or j == own:
+            if bound[LEAST, j] > limit or j == own:
                 continue
-            pair = known[i, j]
-            _look_up(pair, steps[i, j], centres[j])
-            if pair[LEAST] > limit:  # not if it is not a number
-                continue
+            if not gram:
+                _look_up(bound, j, planes[i, j], steps[i, j], centres[j])
+                if bound[LEAST, j] > limit:
+                    continue
             loss = losses.dtype.type(floors[i] + look(x, y, gram, centres[j], room, gradient))
-            _keep(np.float64(loss), gradient, centres[j], steps[i, j], pair)
+            _keep_bound(np.float64(loss), gradient, centres[j], bound, j)
+            if not gram:
+                _keep_plane(np.float64(loss), gradient, centres[j], planes[i, j], steps[i, j])
             found = np.inf if np.isnan(loss) else loss
             if found < best or (found == best and j < labels[i]):  # as `assign` chooses
                 best, labels[i] = found, j

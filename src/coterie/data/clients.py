@@ -99,14 +99,18 @@ class Clients:
                 targets = None if self.targets is None else xp.reshape(self.targets[rows], (stop - start, n))
                 yield Block(start, stop, features, targets)
 
-    def _gather(self, rows: Ints, sizes: Ints, names: tuple[str, ...]) -> Clients:
+    def _gather(self, rows: Ints | slice, sizes: Ints, names: tuple[str, ...]) -> Clients:
         return Clients(self.features[rows], None if self.targets is None else self.targets[rows], sizes, names)
 
     def take(self, clients: Sequence[int] | Ints) -> Clients:
-        """The given clients only, in the given order."""
+        """The given clients only, in the given order; of neighbours the samples are views, no copies."""
         chosen = np.asarray(clients, dtype=np.int64)
-        rows = [np.arange(self.offsets[i], self.offsets[i + 1]) for i in chosen]
-        return self._gather(np.concatenate(rows), self.sizes[chosen], tuple(self.names[i] for i in chosen))
+        rows: Ints | slice
+        if len(chosen) and (np.diff(chosen) == 1).all():
+            rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))
+        else:
+            rows = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in chosen])
+        return self._gather(rows, self.sizes[chosen], tuple(self.names[i] for i in chosen))
 
     def pool(self, clients: Sequence[int] | Ints) -> Clients:
         """One client that owns all samples of the given ones."""

@@ -27,7 +27,7 @@ from coterie.experiments.trial import MethodResult, TrialResult, compare
 from coterie.metrics import NOT_APPLICABLE, evaluate
 from coterie.server import unit_sphere
 from coterie.simulate import stream
-from coterie.tasks.linear_model import gram_curvatures
+from coterie.tasks.linear_model import block_curvatures
 
 METHODS = ("brifca-median", "brifca-trimmed", "ifca", "three-stage", "oracle")
 MEMORY_SHARE = 0.4
@@ -164,7 +164,7 @@ def _judged(centres: np.ndarray, labels: np.ndarray, truth: Truth) -> MethodResu
 
 def _curvatures(batch: Batch) -> Tensor:
     """(T, m, 2) as `Task.curvatures`."""
-    found = [torch.from_numpy(2.0 * gram_curvatures(x)) for x in batch.features]
+    found = [torch.from_numpy(2.0 * block_curvatures(x)) for x in batch.features]
     return torch.stack(found).to(batch.features.device, batch.features.dtype)
 
 

@@ -309,7 +309,7 @@ class Recorder:
         self.labels = np.full(m, -1)
         test = None if self.truth is None else self.truth.test
         self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
-        self.faults: list[set[int]] = [set() for _ in range(m)]
+        self.faults = np.zeros(m, dtype=np.int64)  # a bit for each verdict
 
     def add(self, played: Round) -> None:
         """Take in one round."""
@@ -337,14 +337,14 @@ class Recorder:
         self._audit(exchange.labels, exchange.verdicts, exchange.trimmed)
 
     def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None) -> None:
-        self.refused += _refused(verdicts)
+        refused = _refused(verdicts)
+        self.refused += refused
+        self.faults |= np.where(refused, 1 << verdicts, 0)
         self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
         self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
         self.counted += labels >= 0
-        for client in np.flatnonzero(_refused(verdicts)):
-            self.faults[client].add(int(verdicts[client]))
 
     def finish(self, seconds: float) -> MethodResult:
         """The final metrics, on the labels that the clients would choose now."""
@@ -416,11 +416,15 @@ class Recorder:
                     "trimmed": round(float(self.trimmed[client] / max(1, self.counted[client])), 6),
                     "refused": round(float(self.refused[client] / rounds), 6),
                     "silent": round(float(self.silent[client] / rounds), 6),
-                    "reasons": " ".join(Verdict(v).name.lower().replace("_", "-") for v in sorted(self.faults[client])),
+                    "reasons": _reasons(int(self.faults[client])),
                     "changed": int(self.changed[client]),
                 }
             )
         return rows
+
+
+def _reasons(faults: int) -> str:
+    return " ".join(verdict.name.lower().replace("_", "-") for verdict in Verdict if faults >> verdict & 1)
 
 
 def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:

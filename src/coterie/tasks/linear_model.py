@@ -216,7 +216,7 @@ class LinearModel:
         )
 
     def minimisers(self, ridge: float = 0.0) -> Array:
-        found = np.empty((self.clients.count, self.dim))
+        found = np.empty((self.clients.count, self.dim), dtype=as_numpy(self.clients.features[:1, :]).dtype)
         for client in range(self.clients.count):
             x, y = self.clients.samples(client)
             found[client] = self.minimise(as_numpy(x), as_numpy(y), ridge)
@@ -228,12 +228,16 @@ class LinearModel:
     @cached_property
     def _curvatures(self) -> Floats:
         """Kept: all methods of a trial ask the same clients."""
-        bound = [gram_curvatures(block.features) for block in self.clients.blocks()]
-        return self.loss.curvature * np.concatenate(bound)
+        return self.loss.curvature * gram_curvatures(self.clients)
 
 
-def gram_curvatures(features: Array) -> Floats:
-    """(c, n, d) -> (c, 2): λ_max(XᵀX/n) by power iteration, and tr(XᵀX/n)/n."""
+def gram_curvatures(clients: Clients) -> Floats:
+    """(m, 2): λ_max(XᵀX/n) by power iteration, and tr(XᵀX/n)/n."""
+    return np.concatenate([block_curvatures(block.features) for block in clients.blocks(CACHED_ELEMENTS)])
+
+
+def block_curvatures(features: Array) -> Floats:
+    """(c, n, d) -> (c, 2)."""
     xp = namespace(features)
     c, n, d = features.shape
     transposed = xp.permute_dims(features, (0, 2, 1))
@@ -256,10 +260,10 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
     rounding, and no direction of its own.
     """
     (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
+    if ridge == 0 and n > d and (quick := _by_cholesky(x, y)) is not None:
+        return quick
     x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     if ridge == 0:
-        if n > d and (quick := _by_cholesky(x, y)) is not None:
-            return quick
         solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
         return solution
     if d <= n:
@@ -267,13 +271,21 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
     return np.asarray(x.T @ solve(x @ x.T + n * ridge * np.eye(n), y, assume_a="pos"))
 
 
-def _by_cholesky(x: Floats, y: Floats) -> Floats | None:
-    """The normal equations' solution; None where they may have lost too many digits."""
-    gram = x.T @ x
+def _by_cholesky(x: NDArray[Any], y: NDArray[Any]) -> Floats | None:
+    """The normal equations' solution; None where they may have lost too many digits.
+
+    In float64, a part of the samples at a time: those of a whole cluster are no small array.
+    """
+    d, step = x.shape[1], max(1, CACHED_ELEMENTS // x.shape[1])
+    gram, moment = np.zeros((d, d)), np.zeros(d)
+    for start in range(0, len(x), step):
+        part = x[start : start + step].astype(np.float64, copy=False)
+        gram += part.T @ part
+        moment += part.T @ y[start : start + step].astype(np.float64, copy=False)
     factor, failed = dpotrf(gram)
     if failed or not dpocon(factor, np.abs(gram).sum(axis=0).max())[0] > WELL_CONDITIONED:
         return None
-    return np.asarray(dpotrs(factor, x.T @ y)[0])
+    return np.asarray(dpotrs(factor, moment)[0])
 
 
 def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:

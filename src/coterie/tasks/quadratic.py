@@ -18,6 +18,8 @@ from coterie.tasks.task import Choice, Response
 
 BLOCK = 1 << 22
 """Numbers that the offsets of a block of clients may have."""
+GRAM_SHARE, GRAM_NUMBERS = 0.2, 1 << 24
+"""What statistics may take beside the samples: this share of their memory, or so many numbers, whichever is more."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,11 @@ class Quadratic:
         if self.grams is None:
             return self.minima / (1.0 + ridge)
         xp = namespace(self.minima)
-        tilted = self.grams + ridge * xp.eye(self.dim, dtype=self.grams.dtype, device=self.grams.device)
-        return xp.linalg.solve(tilted, self.grams @ self.minima[:, :, None])[:, :, 0]
+        found, tilt = xp.empty_like(self.minima), ridge * like(np.eye(self.dim), self.grams)
+        for block in self._blocks(self.dim * self.dim):
+            grams = self.grams[block]
+            found[block] = xp.linalg.solve(grams + tilt, grams @ self.minima[block][:, :, None])[:, :, 0]
+        return found
 
     def curvatures(self) -> Floats:
         if self.grams is None:  # the Hessian is 2·I, known without any sampling error
@@ -116,7 +121,7 @@ class Quadratic:
     @cached_property
     def _curvatures(self) -> Floats:
         """Kept: all methods of a trial ask the same clients."""
-        return 2.0 * np.concatenate([gram_curvatures(block.features) for block in self.clients.blocks()])
+        return 2.0 * gram_curvatures(self.clients)
 
 
 def mean_estimation(clients: Clients) -> Quadratic:
@@ -138,14 +143,16 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
     """Linear regression with the square loss f(θ; x, y) = (y − ⟨x, θ⟩)².
 
     `direct` reads X (n·d numbers per client) in every round, `gram` the statistics XᵀX/n (d²) that are
-    computed once; `auto` takes the smaller: gram when d is less than the mean n_i.
+    computed once; `auto` takes gram where d is less than the mean n_i, which is the faster one, unless the statistics
+    would take much memory: more than a fifth of that of X (d > n_i/5) and more than 64 MB in float32.
     """
     if form not in ("auto", "direct", "gram"):
         raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')
-    direct = LinearModel(clients, squared_loss(), least_squares)
-    if form == "direct" or (form == "auto" and clients.dim >= clients.sizes.mean()):
-        return direct
-    return _gram_regression(clients)
+    m, d, n = clients.count, clients.dim, clients.sizes.mean()
+    small = d < n and (d <= GRAM_SHARE * n or m * d * d <= GRAM_NUMBERS)
+    if form == "gram" or (form == "auto" and small):
+        return _gram_regression(clients)
+    return LinearModel(clients, squared_loss(), least_squares)
 
 
 def _gram_regression(clients: Clients) -> Quadratic:
