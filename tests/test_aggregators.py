@@ -184,6 +184,14 @@ def test_geometric_median_of_whole_numbers() -> None:
     np.testing.assert_allclose(geometric_median(torch.from_numpy(rows)), expected)
 
 
+def test_geometric_median_of_many_rows_of_few_columns(rng: np.random.Generator) -> None:
+    """It then runs on the rows; with columns of zeros, on their products."""
+    for rows in (rng.standard_normal((40, 3)), np.concatenate([rng.standard_normal((30, 3)), np.full((10, 3), 1e200)])):
+        expected = geometric_median(np.pad(rows, ((0, 0), (0, 30))))
+        assert (expected[3:] == 0).all()
+        np.testing.assert_allclose(geometric_median(rows), expected[:3], rtol=1e-7, atol=1e-9)
+
+
 def test_geometric_median_is_where_the_sum_of_distances_is_least(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((15, 3))
     point = geometric_median(rows)

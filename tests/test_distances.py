@@ -15,6 +15,7 @@ from coterie.aggregators import (
     Aggregator,
     bucketed,
     centred_clipping,
+    distances,
     filtered_mean,
     krum,
     mean,
@@ -22,7 +23,7 @@ from coterie.aggregators import (
     mixed,
     squared_distances,
 )
-from coterie.aggregators.distances import copies
+from coterie.aggregators.distances import copies, copies_among
 
 RULES: dict[str, Aggregator] = {
     "krum": partial(krum, byzantine=0.2),
@@ -150,6 +151,16 @@ def test_settings_out_of_range_are_named() -> None:
     ]:
         with pytest.raises(ValueError, match=named):
             call()
+
+
+@given(
+    hnp.arrays(np.int8, st.tuples(st.integers(2, 12), st.integers(1, 3))), st.integers(1, 6), st.sampled_from([1, 30])
+)
+def test_copies_are_the_same_some_points_at_a_time(values: np.ndarray, most: int, pairs: int) -> None:
+    points = values / np.float64(16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distances, "PAIRS", pairs)
+        assert np.array_equal(copies_among(points, most), copies(squared_distances(points), most))
 
 
 def test_copies_are_found_where_they_are_half_of_all_rows() -> None:

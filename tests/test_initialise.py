@@ -10,7 +10,7 @@ from coterie.aggregators import median, trimmed_mean
 from coterie.algorithms.start import Find, RobustStart
 from coterie.experiments import Config, problems, read_config, run_trial, tables
 from coterie.experiments.trial import draw_trial
-from coterie.initialise import balls, densest_balls, erm, spectral, trimmed_clusters
+from coterie.initialise import balls, densest_balls, erm, robust, spectral, trimmed_clusters
 from coterie.initialise.robust import clipped, narrowed, plausible
 from coterie.metrics import adjusted_rand_index, matched_distance
 from coterie.simulate import SimulatedNetwork
@@ -118,6 +118,15 @@ def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     inside, left = plausible(points, 0.2, thrifty=True)
     assert len(inside) == 18
     assert int(left * 18) == 2  # two of the four are still to be found
+
+
+def test_the_densest_balls_are_the_same_some_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(0).standard_normal((50, 2))
+    expected = densest_balls(points, 4, 0.1, np.random.default_rng(1))
+    monkeypatch.setattr(robust, "PAIRS", 120)
+    found = densest_balls(points, 4, 0.1, np.random.default_rng(1))
+    assert np.array_equal(found.centres, expected.centres)
+    assert np.array_equal(found.labels, expected.labels)
 
 
 def test_the_densest_balls_need_no_luck() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import device, is_numpy_array, is_torch_array
@@ -16,6 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
 
 from coterie.aggregators.order_statistics import mean_between_ranks, native, threads
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median, trim_count
@@ -33,6 +35,8 @@ COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
+PAIRS = 1 << 22
+"""Distances that are looked at together."""
 NEAR = 30.0
 """On a GPU only rows beyond this many median distances from the centre are compared by differences, which cost more."""
 Four = tuple[np.floating, np.floating, np.floating, np.floating]
@@ -228,10 +232,11 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
     known = np.flatnonzero(pull)
     rows_known = updates if len(known) == rows else updates[known]
-    gram = as_numpy(products_around(rows_known, start, pull[known]))
+    products = Products.around(rows_known, start, pull[known])
     weights = np.zeros(len(known))
     for _ in range(iterations):
-        squares = np.diag(gram) - 2 * gram @ weights + weights @ gram @ weights
+        towards = products.times(weights)
+        squares = products.squares - 2 * towards + weights @ towards
         clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
         weights = weights * (1 - clip.sum() / rows) + clip / rows
     shares = weights * pull[known]
@@ -254,10 +259,10 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
         return like(geometric_median(as_numpy(updates), iterations, tolerance), updates)
     start = median(updates)
     with np.errstate(over="ignore", invalid="ignore"):
-        gram = as_numpy(products_around(updates, start))
-    known = np.flatnonzero(np.isfinite(np.diag(gram)))  # beyond float64 a row pulls no more
-    gram = gram[np.ix_(known, known)]
-    squares = np.diag(gram)
+        products = Products.around(updates, start)
+    known = np.flatnonzero(np.isfinite(products.squares))  # beyond float64 a row pulls no more
+    products = products.among(known)
+    squares = products.squares
     distances = np.sqrt(squares)
     floor = tolerance * float(np.median(distances)) if len(known) else 0.0
     if floor == 0:  # at least half of the rows lie on one point, which is the answer
@@ -267,9 +272,9 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
         weights = 1.0 / np.maximum(distances, floor)
         moves, shares = -shares, weights / weights.sum()
         moves += shares
-        towards = gram @ shares
+        towards = products.times(shares)
         distances = np.sqrt(np.maximum(squares - 2 * towards + shares @ towards, 0.0))
-        if np.sqrt(max(0.0, moves @ gram @ moves)) <= tolerance * float(np.median(distances)):
+        if np.sqrt(max(0.0, float(moves @ products.times(moves)))) <= tolerance * float(np.median(distances)):
             break
     return moved(updates if len(known) == len(updates) else updates[known], start, shares)
 
@@ -299,7 +304,36 @@ def copies(squares: Array, most: int) -> Ints:
     near = COPY**2 * typical_distance(nearest)
     if not (nearest < near).any():
         return np.arange(len(squares))
-    linked = csr_matrix(as_numpy(between < near))
+    return _grouped(csr_matrix(as_numpy(between < near)), most)
+
+
+def copies_among(points: Floats, most: int) -> Ints:
+    """`copies` of (rows, d) points, without the memory that all their distances would take.
+
+    >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), most=2).tolist()
+    [0, 1, 2, 3, 1]
+    """
+    rows = np.arange(len(points))
+
+    def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:
+        step = max(1, PAIRS // len(points))
+        for part in (some[start : start + step] for start in range(0, len(some), step)):
+            squares = cdist(points[part], points[others], "sqeuclidean")
+            squares[part[:, None] == others] = np.inf
+            yield part, squares
+
+    nearest = np.concatenate([squares.min(axis=1) for _, squares in between(rows, rows)])
+    near = COPY**2 * typical_distance(nearest)
+    close = np.flatnonzero(nearest < near)
+    if len(close) == 0:
+        return rows
+    links = [(part[i], close[j]) for part, squares in between(close, close) for i, j in [np.nonzero(squares < near)]]
+    one, other = (np.concatenate(ends) for ends in zip(*links, strict=True))
+    return _grouped(csr_matrix((np.ones(len(one), dtype=np.int8), (one, other)), (len(rows), len(rows))), most)
+
+
+def _grouped(linked: csr_matrix, most: int) -> Ints:
+    """(rows,): who is linked is of one group, unless more than `most` are."""
     groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
     honest = np.bincount(groups)[groups] > most
     groups[honest] = groups.max() + 1 + np.arange(honest.sum())
@@ -332,6 +366,37 @@ def _pull(away: Floats, reach: float) -> Floats:
     if not np.isfinite(reach):
         reach = float(np.finfo(np.float64).max)
     return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
+
+
+class Products(NamedTuple):
+    """The products of the rows around a centre, ⟨p_i (x_i − c), p_j (x_j − c)⟩ = G, for s ↦ Gs alone.
+
+    Of many rows of few columns the rows themselves, since CCᵀs takes less memory and time than G.
+    """
+
+    squares: Floats  # (rows,), the diagonal of G
+    matrix: Floats  # (rows, rows), G, or (rows, d), C
+    whole: bool  # G
+
+    @classmethod
+    def around(cls, updates: Array, centre: Array, pull: Floats | None = None) -> Products:
+        rows, columns = updates.shape
+        if is_numpy_array(updates) and rows > 2 * columns:
+            away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
+            away = away if pull is None else away * pull[:, None]
+            return cls(np.einsum("ij,ij->i", away, away), away, False)
+        gram = as_numpy(products_around(updates, centre, pull))
+        return cls(np.diag(gram), gram, True)
+
+    def among(self, rows: Ints) -> Products:
+        """Those between some of the rows."""
+        matrix = self.matrix[np.ix_(rows, rows)] if self.whole else self.matrix[rows]
+        return Products(self.squares[rows], matrix, self.whole)
+
+    def times(self, shares: Floats) -> Floats:
+        """Gs."""
+        found: Floats = self.matrix @ (shares if self.whole else self.matrix.T @ shares)
+        return found
 
 
 def products_around(updates: Array, centre: Array, pull: Floats | None = None) -> Array:

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import cdist
 
 from coterie.aggregators import median
-from coterie.aggregators.distances import averages, centred_blocks, copies, products_around, reachable
+from coterie.aggregators.distances import PAIRS, averages, centred_blocks, copies_among, products_around, reachable
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
 
 STARTS = 8
@@ -145,7 +145,7 @@ def plausible(points: Floats, byzantine: float, thrifty: bool, least: int = 1) -
     """
     bounded = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
     allowed = len(points) - _kept_count(len(points), byzantine)
-    single = averages(copies(cdist(bounded, bounded, "sqeuclidean"), allowed + 1)) @ bounded  # and whom they copied
+    single = averages(copies_among(bounded, allowed + 1)) @ bounded  # and whom they copied
     away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
     farthest = np.argsort(-away, kind="stable")[:allowed]
     far = farthest[away[farthest] > FAR * np.median(away)]
@@ -203,19 +203,25 @@ def densest_balls(points: Floats, clusters: int, byzantine: float, rng: Generato
     How tight is an order statistic of the distances from a point: to as many others as half an average cluster has.
     """
     kept = _kept_count(len(points), byzantine)
-    between = cdist(points, points)
     left, seeds = np.arange(len(points)), np.empty((clusters, points.shape[1]))
     for j in range(clusters):
         members = min(len(left), max(len(points) - kept + 1, -(-len(left) // (2 * (clusters - j)))))
         if members == 0:  # all are taken: the farthest from the centres so far
             seeds[j] = points[cdist(points, seeds[:j]).min(axis=1).argmax()]
             continue
-        near = np.sort(between[np.ix_(left, left)], axis=1)[:, members - 1]
-        ball = points[left[between[left[near.argmin()], left] <= near.min()]]
+        near = _reaches(points[left], members)
+        ball = points[left[cdist(points[left[[near.argmin()]]], points[left])[0] <= near.min()]]
         seeds[j] = ball.mean(axis=0)
         reach = BALL * float(np.median(np.linalg.norm(ball - seeds[j], axis=1)))
         left = left[np.linalg.norm(points[left] - seeds[j], axis=1) > reach]
     return _lloyd(points, seeds, kept)[1]
+
+
+def _reaches(points: Floats, members: int) -> Floats:
+    """(m,): how far from each point its nearest `members` reach, itself included; some points at a time."""
+    step = max(1, PAIRS // len(points))
+    parts = (points[start : start + step] for start in range(0, len(points), step))
+    return np.concatenate([np.partition(cdist(part, points), members - 1, axis=1)[:, members - 1] for part in parts])
 
 
 def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
