@@ -15,15 +15,15 @@ from coterie.aggregators import (
     Aggregator,
     bucketed,
     centred_clipping,
-    distances,
     filtered_mean,
     krum,
     mean,
     median,
     mixed,
+    products,
     squared_distances,
 )
-from coterie.aggregators.distances import copies, copies_among
+from coterie.aggregators.products import copies, copies_among
 
 RULES: dict[str, Aggregator] = {
     "krum": partial(krum, byzantine=0.2),
@@ -159,7 +159,7 @@ def test_settings_out_of_range_are_named() -> None:
 def test_copies_are_the_same_some_points_at_a_time(values: np.ndarray, most: int, pairs: int) -> None:
     points = values / np.float64(16)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distances, "PAIRS", pairs)
+        patch.setattr(products, "PAIRS", pairs)
         assert np.array_equal(copies_among(points, most), copies(squared_distances(points), most))
 
 

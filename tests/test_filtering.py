@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import partial
 from typing import Literal
 
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from coterie.aggregators import filtered_mean, median, per_cluster
-from coterie.aggregators.filtering import MANY, _below, _centred, _kept, _turned_down, standing_out
+from coterie.aggregators import filtered_mean, median, per_cluster, products
+from coterie.aggregators.filtering import MANY, _below, _kept, _turned_down, standing_out
+from coterie.aggregators.products import Dense, Tall, around
 
 HONEST = 38
 How = Literal["removal", "no-regret"]
@@ -170,17 +172,69 @@ def test_what_runs_on_a_gpu_keeps_the_same_rows(dim: int, shift: float) -> None:
     """The path of tensors, by another iteration, on a CPU."""
     for seed in range(5):
         rows = shifted(np.random.default_rng(seed), 12, dim, shift, dressed=bool(seed % 2))
-        gram, counts = rows @ rows.T, np.random.default_rng(seed).uniform(0.5, 1.0, len(rows))
+        gram, counts = Dense(rows @ rows.T), np.random.default_rng(seed).uniform(0.5, 1.0, len(rows))
         directions = min(len(rows) - 1, dim) // 4
+        tensors = Dense(torch.from_numpy(gram.gram))
         kept = _kept(gram, counts, 12, directions)
-        assert _kept(torch.from_numpy(gram), counts, 12, directions).tolist() == kept.tolist()
-        turned = _turned_down(torch.from_numpy(gram), counts, 12, directions)
+        assert _kept(tensors, counts, 12, directions).tolist() == kept.tolist()
+        turned = _turned_down(tensors, counts, 12, directions)
         np.testing.assert_allclose(turned, _turned_down(gram, counts, 12, directions), atol=1e-6)
-        along = standing_out(_centred(gram, counts), 1)
-        other = standing_out(torch.from_numpy(_centred(gram, counts)), 1)
+        along = standing_out(gram.centred(counts), 1)
+        other = standing_out(tensors.centred(counts), 1)
         assert (along is None) == (other is None)
         if along is not None and other is not None:
             np.testing.assert_allclose(abs(float(other @ torch.from_numpy(along))), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0, 5.0, 9.0])
+def test_many_rows_of_few_columns_are_judged_as_by_their_products(shift: float) -> None:
+    for seed in range(5):
+        rows = shifted(np.random.default_rng(seed), 12, 15, shift, dressed=bool(seed % 2))
+        counts = np.random.default_rng(seed).uniform(0.5, 1.0, len(rows))
+        tall, dense = around(rows, np.zeros(15)), Dense(rows @ rows.T)
+        assert isinstance(tall, Tall)
+        np.testing.assert_allclose(tall.squares, dense.squares)
+        assert tall.copies(13).tolist() == dense.copies(13).tolist()
+        assert _kept(tall, counts, 12, 3).tolist() == _kept(dense, counts, 12, 3).tolist()
+        np.testing.assert_allclose(_turned_down(tall, counts, 12, 3), _turned_down(dense, counts, 12, 3), atol=1e-6)
+        mean = tall.centred(counts)
+        for one, other in (
+            (mean, dense.centred(counts)),
+            (mean.among(np.arange(9)), dense.centred(counts).among(np.arange(9))),
+        ):
+            np.testing.assert_allclose(one.times(np.eye(len(one))), other.gram, atol=1e-9)
+        values, vectors = mean.leading(3)
+        exactly, directions = dense.centred(counts).leading(3)
+        np.testing.assert_allclose(values, exactly)
+        np.testing.assert_allclose(np.abs(np.sum(vectors * directions, axis=0)), 1.0)
+        left = dense.centred(counts).without(exactly, directions).gram
+        np.testing.assert_allclose(mean.without(values, vectors).times(np.eye(len(rows))), left, atol=1e-9)
+
+
+def test_of_too_many_pairs_everybody_has_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    primes = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31], dtype=np.float64)
+    everybody = np.arange(len(primes))
+    assert len(Tall(primes[:, None]).squared_pairs(everybody)) == 55
+    monkeypatch.setattr(products, "SAMPLE", 33)
+    found = np.sqrt(Tall(primes[:, None]).squared_pairs(everybody))
+    assert len(set(found.tolist())) == len(found) == 33
+    assert all((found % prime == 0).sum() == 6 for prime in primes)
+
+
+def test_the_memory_of_many_rows_of_few_columns_is_no_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, rows = np.random.default_rng(12), 3000
+    honest, lies = rng.standard_normal((rows - 300, 10)), rng.standard_normal((300, 10)) + 3 * np.eye(10)[0]
+    table = np.concatenate([honest, lies, np.tile(lies[:1], (20, 1))])
+    for block in ("PAIRS", "SAMPLE"):
+        monkeypatch.setattr(products, block, 1 << 16)
+    filtered_mean(table, 320)
+    tracemalloc.start()
+    try:
+        found = filtered_mean(table, 320)
+        assert tracemalloc.get_traced_memory()[1] < 8 * rows**2 / 10
+    finally:
+        tracemalloc.stop()
+    assert np.linalg.norm(found) < 0.5 * np.linalg.norm(table.mean(axis=0))
 
 
 def test_of_many_rows_more_go_at_a_time() -> None:
@@ -208,7 +262,7 @@ def test_no_more_rows_go_than_may_be_lies() -> None:
     assert np.allclose(filtered_mean(rows, 0), rows.mean(axis=0))
     assert np.linalg.norm(filtered_mean(rows, 5)) > np.linalg.norm(filtered_mean(rows, 10))
     assert np.allclose(filtered_mean(rows, 0, how="no-regret"), rows.mean(axis=0))
-    weights = _turned_down(rows @ rows.T, np.ones(len(rows)), 5, 12)
+    weights = _turned_down(Dense(rows @ rows.T), np.ones(len(rows)), 5, 12)
     assert weights.max() / weights.sum() <= 1 / (len(rows) - 5) * (1 + 1e-9)
 
 
@@ -230,10 +284,10 @@ def test_weights_come_back_to_the_capped_simplex(weights: list[float], most: flo
 def test_a_direction_that_is_noise_stands_out_for_nobody() -> None:
     rows = np.random.default_rng(8).standard_normal((30, 100))
     rows -= rows.mean(axis=0)
-    assert standing_out(rows @ rows.T, 7) is None
+    assert standing_out(Dense(rows @ rows.T), 7) is None
     rows[:8] += 3.0
     rows -= rows.mean(axis=0)
-    along = standing_out(rows @ rows.T, 7)
+    along = standing_out(Dense(rows @ rows.T), 7)
     assert along is not None
     assert len(set(np.sign(along[:8]))) == 1
 

@@ -2,84 +2,36 @@
 
 They need the squared distances between the rows, which one kernel computes from differences: a distance between two
 far rows that lie close together does not cancel, as it does where it is made of norms and products; or the products of
-the rows around a robust centre, in float64. What happens then is on matrices of (rows, rows).
+the rows around a robust centre, in float64 (`products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import NamedTuple
-
 import numpy as np
-from array_api_compat import device, is_numpy_array, is_torch_array
+from array_api_compat import is_numpy_array, is_torch_array
 from numpy.random import Generator
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
 
 from coterie.aggregators.order_statistics import mean_between_ranks, native, threads
+from coterie.aggregators.products import (
+    BLOCK,
+    add_squared_distances,
+    around,
+    centred_blocks,
+    in_numpy,
+    products_around,
+    typical_distance,
+)
 from coterie.aggregators.rules import Aggregator, check_rows, mean, median, trim_count
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
+from coterie.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
 
-BLOCK = 2048
-"""Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
-CUDA_BLOCK = 1 << 15
-"""Columns of a block on a GPU, where a small one is over before the next is begun."""
 MIXED_COLUMNS = 1 << 13
 """Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
-COPY = 0.1
-"""Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
 FARTHEST = 1e4
 """Rows beyond this many median distances from the centre count as if they were there."""
-PAIRS = 1 << 22
-"""Distances that are looked at together."""
 NEAR = 30.0
 """On a GPU only rows beyond this many median distances from the centre are compared by differences, which cost more."""
-Four = tuple[np.floating, np.floating, np.floating, np.floating]
-
-
-@partial(compiled, reorder=True)
-def _with_squares(
-    sums: Four, x: np.floating, y0: np.floating, y1: np.floating, y2: np.floating, y3: np.floating
-) -> Four:
-    """Four sums, and (x − y)² more in each."""
-    d0, d1, d2, d3 = x - y0, x - y1, x - y2, x - y3
-    return sums[0] + d0 * d0, sums[1] + d1 * d1, sums[2] + d2 * d2, sums[3] + d3 * d3
-
-
-@partial(compiled, reorder=True)
-def _add_squared_distances(rows: NDArray[np.floating], columns: tuple[int, int], out: NDArray[np.float64]) -> None:
-    """out[i, j] += ‖x_i − x_j‖² over a range of columns for j < i, a block at a time.
-
-    Four rows against four: what is loaded once serves four distances, and their sixteen sums stay in registers. Beyond
-    the last row the last one stands in, and is not counted. The rows are sliced one by one, so that the compiler knows
-    that their values lie side by side.
-    """
-    last, zero = len(rows) - 1, rows.dtype.type(0)
-    for start in range(columns[0], columns[1], BLOCK):
-        stop = min(start + BLOCK, columns[1])
-        for i in range(0, last + 1, 4):
-            a0, a1 = rows[i, start:stop], rows[min(i + 1, last), start:stop]
-            a2, a3 = rows[min(i + 2, last), start:stop], rows[min(i + 3, last), start:stop]
-            for j in range(0, min(i + 3, last), 4):
-                b0, b1 = rows[j, start:stop], rows[min(j + 1, last), start:stop]
-                b2, b3 = rows[min(j + 2, last), start:stop], rows[min(j + 3, last), start:stop]
-                s0 = s1 = s2 = s3 = (zero, zero, zero, zero)
-                for c in range(a0.shape[0]):
-                    y0, y1, y2, y3 = b0[c], b1[c], b2[c], b3[c]
-                    s0 = _with_squares(s0, a0[c], y0, y1, y2, y3)
-                    s1 = _with_squares(s1, a1[c], y0, y1, y2, y3)
-                    s2 = _with_squares(s2, a2[c], y0, y1, y2, y3)
-                    s3 = _with_squares(s3, a3[c], y0, y1, y2, y3)
-                sums = s0, s1, s2, s3
-                for p in range(4):
-                    for q in range(4):
-                        if j + q < i + p <= last:
-                            out[i + p, j + q] += sums[p][q]
 
 
 def squared_distances(updates: Array) -> Floats:
@@ -97,7 +49,8 @@ def squared_distances(updates: Array) -> Floats:
         ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
         parts = [np.zeros((rows, rows)) for _ in ranges]
         for done in [
-            threads().submit(_add_squared_distances, values, *work) for work in zip(ranges, parts, strict=True)
+            threads().submit(add_squared_distances, values, values, columns, True, part)
+            for columns, part in zip(ranges, parts, strict=True)
         ]:
             done.result()
         lower = sum(parts, lower)
@@ -232,7 +185,7 @@ def centred_clipping(updates: Array, radius: float | None = None, iterations: in
     pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
     known = np.flatnonzero(pull)
     rows_known = updates if len(known) == rows else updates[known]
-    products = Products.around(rows_known, start, pull[known])
+    products = in_numpy(around(rows_known, start, pull[known]))
     weights = np.zeros(len(known))
     for _ in range(iterations):
         towards = products.times(weights)
@@ -259,7 +212,7 @@ def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1
         return like(geometric_median(as_numpy(updates), iterations, tolerance), updates)
     start = median(updates)
     with np.errstate(over="ignore", invalid="ignore"):
-        products = Products.around(updates, start)
+        products = in_numpy(around(updates, start))
     known = np.flatnonzero(np.isfinite(products.squares))  # beyond float64 a row pulls no more
     products = products.among(known)
     squares = products.squares
@@ -287,64 +240,6 @@ def moved(updates: Array, centre: Array, shares: Floats) -> Array:
     return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
 
 
-def copies(squares: Array, most: int) -> Ints:
-    """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
-
-    Honest clients have noise of their own, and are hardly ever that near each other; who says the same as another one
-    adds nothing to it. Copies of copies are copies. A group of more than `most` rows is none: if there are no more
-    liars than that, these are honest, such as clients with so many samples that they agree.
-
-    >>> copies(squared_distances(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]])), most=2).tolist()
-    [0, 1, 2, 3, 1]
-    """
-    xp = namespace(squares)
-    itself = xp.eye(len(squares), dtype=squares.dtype, device=device(squares)) > 0
-    between = xp.where(itself, np.inf, xp.clip(squares, 0, None))
-    nearest = as_numpy(xp.min(between, axis=1))
-    near = COPY**2 * typical_distance(nearest)
-    if not (nearest < near).any():
-        return np.arange(len(squares))
-    return _grouped(csr_matrix(as_numpy(between < near)), most)
-
-
-def copies_among(points: Floats, most: int) -> Ints:
-    """`copies` of (rows, d) points, without the memory that all their distances would take.
-
-    >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), most=2).tolist()
-    [0, 1, 2, 3, 1]
-    """
-    rows = np.arange(len(points))
-
-    def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:
-        step = max(1, PAIRS // len(points))
-        for part in (some[start : start + step] for start in range(0, len(some), step)):
-            squares = cdist(points[part], points[others], "sqeuclidean")
-            squares[part[:, None] == others] = np.inf
-            yield part, squares
-
-    nearest = np.concatenate([squares.min(axis=1) for _, squares in between(rows, rows)])
-    near = COPY**2 * typical_distance(nearest)
-    close = np.flatnonzero(nearest < near)
-    if len(close) == 0:
-        return rows
-    links = [(part[i], close[j]) for part, squares in between(close, close) for i, j in [np.nonzero(squares < near)]]
-    one, other = (np.concatenate(ends) for ends in zip(*links, strict=True))
-    return _grouped(csr_matrix((np.ones(len(one), dtype=np.int8), (one, other)), (len(rows), len(rows))), most)
-
-
-def _grouped(linked: csr_matrix, most: int) -> Ints:
-    """(rows,): who is linked is of one group, unless more than `most` are."""
-    groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
-    honest = np.bincount(groups)[groups] > most
-    groups[honest] = groups.max() + 1 + np.arange(honest.sum())
-    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
-
-
-def averages(groups: Ints) -> csr_matrix:
-    """(groups, rows): the matrix that takes rows to the means of their groups; one number in each of its columns."""
-    return csr_matrix((1 / np.bincount(groups)[groups], (groups, np.arange(len(groups)))))
-
-
 def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
     """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `farthest`.
 
@@ -355,62 +250,11 @@ def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tupl
     return np.flatnonzero(pull), pull
 
 
-def typical_distance(distances: Floats) -> float:
-    """The median; where half of the rows, or more, coincide, that of the others."""
-    middle = float(np.median(distances))
-    return float(np.median(distances[distances > 0])) if middle == 0 and distances.any() else middle
-
-
 def _pull(away: Floats, reach: float) -> Floats:
     """(rows,): 1 within reach, less beyond; 0 for a row whose distance is beyond float64, which stays out of it."""
     if not np.isfinite(reach):
         reach = float(np.finfo(np.float64).max)
     return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
-
-
-class Products(NamedTuple):
-    """The products of the rows around a centre, ⟨p_i (x_i − c), p_j (x_j − c)⟩ = G, for s ↦ Gs alone.
-
-    Of many rows of few columns the rows themselves, since CCᵀs takes less memory and time than G.
-    """
-
-    squares: Floats  # (rows,), the diagonal of G
-    matrix: Floats  # (rows, rows), G, or (rows, d), C
-    whole: bool  # G
-
-    @classmethod
-    def around(cls, updates: Array, centre: Array, pull: Floats | None = None) -> Products:
-        rows, columns = updates.shape
-        if is_numpy_array(updates) and rows > 2 * columns:
-            away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
-            away = away if pull is None else away * pull[:, None]
-            return cls(np.einsum("ij,ij->i", away, away), away, False)
-        gram = as_numpy(products_around(updates, centre, pull))
-        return cls(np.diag(gram), gram, True)
-
-    def among(self, rows: Ints) -> Products:
-        """Those between some of the rows."""
-        matrix = self.matrix[np.ix_(rows, rows)] if self.whole else self.matrix[rows]
-        return Products(self.squares[rows], matrix, self.whole)
-
-    def times(self, shares: Floats) -> Floats:
-        """Gs."""
-        found: Floats = self.matrix @ (shares if self.whole else self.matrix.T @ shares)
-        return found
-
-
-def products_around(updates: Array, centre: Array, pull: Floats | None = None) -> Array:
-    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time, where the rows are.
-
-    pull: (rows,), the p_i; None for 1.
-    """
-    xp, rows = namespace(updates), updates.shape[0]
-    factors = like(np.ones((rows, 1)) if pull is None else pull[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((rows, rows)), factors)
-    for block in centred_blocks(updates, centre):
-        pulled = block if pull is None else block * factors
-        gram += pulled @ xp.permute_dims(pulled, (1, 0))
-    return gram
 
 
 def _squared_distances_to(updates: Array, point: Array) -> Floats:
@@ -420,12 +264,3 @@ def _squared_distances_to(updates: Array, point: Array) -> Floats:
         for block in centred_blocks(updates, point):
             total += as_numpy(namespace(updates).sum(block**2, axis=1))
     return total
-
-
-def centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
-    """The columns in blocks, less the point, in float64."""
-    xp = namespace(updates)
-    width = BLOCK if is_numpy_array(updates) or updates.device.type == "cpu" else CUDA_BLOCK
-    for start in range(0, updates.shape[1], width):
-        stop = start + width
-        yield xp.astype(updates[:, start:stop], xp.float64) - xp.astype(point[start:stop], xp.float64)

@@ -4,7 +4,7 @@ A lie moves a mean only if the liars agree on a direction, and then the rows var
 much chance allows is known: for c rows of noise the largest eigenvalue of their products follows the Tracy–Widom law
 (Johnstone, On the distribution of the largest eigenvalue in principal components analysis, 2001), with a scale that the
 rows themselves tell. So there is no variance bound to be given, and where nobody lies nothing is lost. Everything
-happens on the (rows, rows) products around the median, whatever the dimension; on a GPU, if many rows are there.
+happens on the products of the rows around the median (`products`), whatever the dimension; on a GPU, if many are there.
 
 In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
 and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
@@ -14,28 +14,21 @@ regret) they lose weight, as experts do who were wrong.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Literal
 
 import numpy as np
 from array_api_compat import is_numpy_array
-from scipy.linalg import eigh
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from coterie.aggregators.distances import averages, copies, moved, products_around, reachable, typical_distance
+from coterie.aggregators.distances import moved, reachable
+from coterie.aggregators.products import Products, around, averages, in_numpy, typical_distance
 from coterie.aggregators.rules import check_rows, median
-from coterie.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace, on_gpu
+from coterie.arrays import Array, Floats, Ints, as_numpy, namespace, on_gpu
 
 TRACY_WIDOM = 3.27
 """The largest eigenvalue of pure noise lies beyond this with probability 0.001; of few rows a little more often, since
 its scale is judged without the leading direction. A false alarm costs a row or two."""
 MEDIAN_CHI_SQUARED = 0.4549
 """The median of the square of a standard normal variable."""
-LANCZOS = 0.01
-"""Below this share of all directions an iteration is faster than a decomposition."""
-SQUARINGS = 12
-"""On a GPU the leading direction is that of the products squared so often: where the second eigenvalue is 1 % smaller,
-what is left of it is 1e-18; where it is nearly the same, so is the direction's."""
 FEWEST = 8
 """Rows, and columns, from which on a spectrum says something."""
 MANY = 512
@@ -84,59 +77,57 @@ def filtered_mean(
     known, pull = reachable(updates, centre)
     if len(known) == 0:
         return centre
-    gram = products_around(updates[known], centre, pull[known])
-    if not on_gpu(gram) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
-        gram = as_numpy(gram)
-    near = _near(gram, counts[known], int(liars), rows - len(known))
+    products = around(updates[known], centre, pull[known])
+    if not on_gpu(updates) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
+        products = in_numpy(products)
+    near = _near(products.squares, counts[known], int(liars), rows - len(known))
     if len(near) == 0:
         return centre
     if len(near) < len(known):
-        known, gram = known[near], _among(gram, near)
-    squares = namespace(gram).linalg.diagonal(gram)
-    groups = copies(squares + squares[:, None] - 2 * gram, int(liars) + 1)  # and whom they copied
+        known, products = known[near], products.among(near)
+    groups = products.copies(int(liars) + 1)  # and whom they copied
     merged, heavy = averages(groups), np.zeros(groups.max() + 1)
     np.maximum.at(heavy, groups, counts[known])
     if len(heavy) < len(known):
-        means = like(merged.toarray(), gram)
-        gram = means @ gram @ namespace(means).permute_dims(means, (1, 0))
+        products = products.merged(merged)
     room = max(0, min(int(liars) - (rows - len(known)), (len(heavy) - 1) // 2))  # less those who are out already
     if room and len(heavy) < FEWEST:
         return median(updates[known])
     directions = min(len(heavy) - 1, updates.shape[1]) // 4
     if how == "removal":
-        kept = _kept(gram, heavy, room, directions)
+        kept = _kept(products, heavy, room, directions)
     else:
-        heavy = _turned_down(gram, heavy, room, directions)
+        heavy = _turned_down(products, heavy, room, directions)
         kept = np.flatnonzero(heavy)
     shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
     inside = np.flatnonzero(shares)
     return moved(updates[known[inside]], centre, shares[inside])
 
 
-def _near(gram: Array, counts: Floats, liars: int, gone: int) -> Ints:
+def _near(squares: Floats, counts: Floats, liars: int, gone: int) -> Ints:
     """The rows within `FAR` typical distances of the median; of those beyond it liars − gone at most are left out.
 
     Not for the lie that each of them is, which the spectrum would show, but for all together: where each lies in a
     direction of its own, and far, they drag the mean along, and what all others then have in common passes for noise.
-    gram: (rows, rows) products around the median. Nobody where half of the rows are one and the same, and these are
+    squares: (rows,) squared distances to the median. Nobody where half of the rows are one and the same, and these are
     more than liars and whom they copy: then that is the answer.
     """
-    away = np.sqrt(np.maximum(as_numpy(namespace(gram).linalg.diagonal(gram)), 0.0) * counts)
+    away = np.sqrt(np.maximum(squares, 0.0) * counts)
     if np.median(away) == 0 and (away == 0).sum() > liars + 1:
         return np.arange(0)
     farthest = np.argsort(-away, kind="stable")[: max(0, liars - gone)]
     return np.delete(np.arange(len(away)), farthest[away[farthest] > FAR * typical_distance(away)])
 
 
-def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
-    """The rows that stay, of which `room` at most may go; gram: (rows, rows) products around any centre."""
-    kept = np.arange(len(gram))
+def _kept(products: Products, counts: Floats, room: int, directions: int) -> Ints:
+    """The rows that stay, of which `room` at most may go; products: around any centre."""
+    kept = np.arange(len(products))
     while room > 0 and len(kept) >= FEWEST:
-        along = standing_out(_centred(_among(gram, kept), counts[kept]), directions)
+        along = standing_out(products.among(kept).centred(counts[kept]), directions)
         if along is None:
             break
-        gone = len(gram) - len(kept)
-        wanted = max(1 + len(kept) // 64, gone if len(gram) >= MANY else 0)
+        gone = len(products) - len(kept)
+        wanted = max(1 + len(kept) // 64, gone if len(products) >= MANY else 0)
         outermost = _outermost(as_numpy(along), counts[kept], min(room, wanted), room)
         if len(outermost) == 0:
             break
@@ -144,24 +135,24 @@ def _kept(gram: Array, counts: Floats, room: int, directions: int) -> Ints:
     return kept
 
 
-def _turned_down(gram: Array, counts: Floats, room: int, directions: int) -> Floats:
+def _turned_down(products: Products, counts: Floats, room: int, directions: int) -> Floats:
     """(rows,): the weights that stay, as if at most `room` rows had gone; of all turns those with the least spread.
 
-    gram, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean estimation
-    made simple, via regret minimization, 2020.
+    products, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean
+    estimation made simple, via regret minimization, 2020.
     """
     if room == 0:
         return counts
     most = counts.sum() / np.sort(counts)[: len(counts) - room].sum()  # the lightest of them may carry all
-    keeping: Floats = np.ones(len(gram))
+    keeping: Floats = np.ones(len(products))
     best, least = keeping, np.inf
     for _ in range(TURNS):
         # a weight of 1 is that of a row that is believed: the noise is judged by these
-        products = _centred(gram, counts * keeping / keeping.max())
-        along = standing_out(products, directions)
+        weighed = products.centred(counts * keeping / keeping.max())
+        along = standing_out(weighed, directions)
         if along is None:
             return counts * keeping
-        spread = float(along @ products @ along) * keeping.max()
+        spread = float(along @ weighed.times(along)) * keeping.max()
         if spread < least:
             best, least = keeping, spread
         places = as_numpy(along) ** 2 / np.maximum(keeping, 1e-300)
@@ -184,36 +175,21 @@ def _below(keeping: Floats, most: float, counts: Floats) -> Floats:
     return np.minimum(most, keeping * (factors[fits[0]] if len(fits) else 1e300))
 
 
-def _among(gram: Array, rows: Ints) -> Array:
-    """The products between the rows of a choice."""
-    xp = namespace(gram)
-    places = rows if is_numpy_array(gram) else xp.asarray(rows, device=gram.device)
-    return xp.take(xp.take(gram, places, axis=0), places, axis=1)
-
-
-def _centred(gram: Array, counts: Floats) -> Array:
-    """√w_i √w_j ⟨x_i − μ, x_j − μ⟩ with μ the weighted mean."""
-    shares = like(counts / counts.sum(), gram)
-    towards = gram @ shares
-    root = like(np.sqrt(counts), gram)
-    return (gram - towards[:, None] - towards + shares @ towards) * root * root[:, None]
-
-
-def standing_out(gram: Array, directions: int) -> Array | None:
+def standing_out(products: Products, directions: int) -> Array | None:
     """(rows,): where the rows stand along the leading direction, if it or one of the next is more than noise.
 
-    gram: (rows, rows), centred products. Each of the leading `directions` is judged by what is left without it and
-    those before it, so that one lie does not hide behind another. What noise may have falls with every direction that
-    is taken away; so where the first of a run of directions lies below what is allowed after its last, all do.
+    products: around the mean. Each of the leading `directions` is judged by what is left without it and those before
+    it, so that one lie does not hide behind another. What noise may have falls with every direction that is taken away;
+    so where the first of a run of directions lies below what is allowed after its last, all do.
     """
-    if directions == 0 or not (namespace(gram).linalg.diagonal(gram) > 0).any():
+    if directions == 0 or not (products.squares > 0).any():
         return None
-    values, vectors = _leading(gram, 1)
+    values, vectors = products.leading(1)
     leading = vectors[:, 0]
-    if values[0] > _noise_edge(_without(gram, values, vectors, 1, 1)):
+    if values[0] > _noise_edge(_without(products, values, vectors, 1, 1)):
         return leading
-    values, vectors = _leading(gram, directions)
-    left, first, run = gram, 1, 1
+    values, vectors = products.leading(directions)
+    left, first, run = products, 1, 1
     while first <= directions:
         last = min(first + run - 1, directions)
         after = _without(left, values, vectors, first, last)
@@ -226,55 +202,28 @@ def standing_out(gram: Array, directions: int) -> Array | None:
     return None
 
 
-def _leading(gram: Array, count: int) -> tuple[Array, Array]:
-    """The largest eigenvalues, ascending, and their vectors; a few of many by an iteration."""
-    xp = namespace(gram)
-    if not is_numpy_array(gram):
-        if count > 1:
-            values, vectors = xp.linalg.eigh(gram)
-            return values[-count:], vectors[:, -count:]
-        # a GPU is done with a product before an iteration's next step is begun
-        power, squares = gram, xp.linalg.diagonal(gram)
-        for i in range(SQUARINGS):
-            if i % 4 == 0:  # the largest of c eigenvalues is then 1/c at least, and c⁻¹⁶ is no small number yet
-                power = power / xp.linalg.trace(power)
-            power = power @ power
-        vector = gram @ (power @ xp.sqrt(xp.clip(squares, 0, None)))
-        vector = vector / xp.linalg.vector_norm(vector)
-        return (vector @ gram @ vector)[None], vector[:, None]
-    if count < LANCZOS * len(gram):
-        with suppress(ArpackNoConvergence):
-            values, vectors = eigsh(gram, count, v0=np.sqrt(np.maximum(np.diag(gram), 0.0)), tol=1e-8)
-            return values, vectors
-    values, vectors = eigh(gram, subset_by_index=[len(gram) - count, len(gram) - 1])
-    if vectors.shape[1] < count:  # LAPACK may find too few where eigenvalues are equal
-        values, vectors = eigh(gram)
-    return values[-count:], vectors[:, -count:]
-
-
-def _without(gram: Array, values: Array, vectors: Array, first: int, last: int) -> Array:
+def _without(products: Products, values: Array, vectors: Array, first: int, last: int) -> Products:
     """The products without the first-largest to the last-largest direction."""
     taken = slice(-last, 1 - first or None)
-    return gram - (vectors[:, taken] * values[taken]) @ vectors[:, taken].T
+    return products.without(values[taken], vectors[:, taken])
 
 
-def _noise_edge(gram: Array) -> float:
-    """How large the largest eigenvalue of (rows, rows) products of pure noise may be, judged by robust moments.
+def _noise_edge(products: Products) -> float:
+    """How large the largest eigenvalue of the products of pure noise may be, judged by robust moments.
 
     Rows of noise with covariance Σ have squared norms of mean tr Σ and products of variance tr Σ², as rows with
     d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ have. Rows that lie suspiciously close to the
     centre (copies of one lie, of which a direction was taken away) say nothing about noise.
     """
-    squares = np.maximum(as_numpy(namespace(gram).linalg.diagonal(gram)), 0.0)  # which rounding may pass
+    squares = np.maximum(products.squares, 0.0)  # which rounding may pass
     speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
     trace = _median(squares[speaking])
     variance = np.nan
     if len(speaking) > 1:
-        products = (_squared_products if is_numpy_array(gram) else _squared_products_twice)(gram, speaking)
-        variance = _median(products) / MEDIAN_CHI_SQUARED
+        variance = _median(products.squared_pairs(speaking)) / MEDIAN_CHI_SQUARED
     if not (trace > 0 and variance > 0):
         return np.inf  # nothing is left to compare with
-    rows, dim = np.sqrt(len(gram) - 1.0), trace / np.sqrt(variance)
+    rows, dim = np.sqrt(len(products) - 1.0), trace / np.sqrt(variance)
     spread = (rows + dim) * (1 / rows + 1 / dim) ** (1 / 3)
     return float(variance / trace * ((rows + dim) ** 2 + TRACY_WIDOM * spread))
 
@@ -284,26 +233,6 @@ def _median(values: Array) -> float:
     low, high = (len(values) - 1) // 2, len(values) // 2
     ranked = np.partition(values, (low, high)) if is_numpy_array(values) else namespace(values).sort(values)
     return float((ranked[low] + ranked[high]) / 2)
-
-
-@compiled
-def _squared_products(gram: Floats, rows: Ints) -> Floats:
-    """The squares of the products between two different rows of a choice, each pair once."""
-    found = np.empty(len(rows) * (len(rows) - 1) // 2)
-    place = 0
-    for i in range(len(rows)):
-        for j in range(i + 1, len(rows)):
-            found[place] = gram[rows[i], rows[j]] ** 2
-            place += 1
-    return found
-
-
-def _squared_products_twice(gram: Array, rows: Ints) -> Array:
-    """The same with each pair in both orders, which leaves the median as it is."""
-    xp, c = namespace(gram), len(rows)
-    each = xp.reshape(_among(gram, rows), (-1,))
-    without_diagonal = xp.reshape(each[1:], (c - 1, c + 1))[:, :-1]
-    return xp.reshape(without_diagonal, (-1,)) ** 2
 
 
 def _outermost(along: Floats, counts: Floats, wanted: int, room: int) -> Ints:

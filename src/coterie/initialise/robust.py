@@ -23,7 +23,8 @@ from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import cdist
 
 from coterie.aggregators import median
-from coterie.aggregators.distances import PAIRS, averages, centred_blocks, copies_among, products_around, reachable
+from coterie.aggregators.distances import reachable
+from coterie.aggregators.products import PAIRS, averages, centred_blocks, copies_among, products_around
 from coterie.arrays import Array, Bools, Floats, Ints, as_numpy, like
 
 STARTS = 8
