@@ -27,7 +27,7 @@ CUDA_BLOCK = 1 << 15
 """Columns of a block on a GPU, where a small one is over before the next is begun."""
 COPY = 0.1
 """Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
-PAIRS = 1 << 22
+PAIRS = 1 << 20
 """Distances that are looked at together."""
 SAMPLE = 1 << 20
 """Pairs of rows that noise is judged by, where there are more: the median of so many is as good as exact."""
@@ -255,11 +255,11 @@ def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, I
     rows = np.arange(len(points))
 
     def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:
-        step = max(1, PAIRS // len(points))
+        step, targets = max(1, PAIRS // len(points)), points[others]
         for part in (some[start : start + step] for start in range(0, len(some), step)):
             squares: Floats = np.zeros((len(part), len(others)))
             if squared_distances is None:
-                add_squared_distances(points[part], points[others], (0, points.shape[1]), False, squares)
+                add_squared_distances(points[part], targets, (0, points.shape[1]), False, squares)
             else:
                 squares = squared_distances(part, others)
             squares[np.arange(len(part)), np.searchsorted(others, part)] = np.inf
