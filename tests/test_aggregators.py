@@ -184,6 +184,10 @@ def test_geometric_median_of_whole_numbers() -> None:
     np.testing.assert_allclose(geometric_median(torch.from_numpy(rows)), expected)
 
 
+def test_geometric_median_of_no_columns() -> None:
+    assert geometric_median(np.zeros((5, 0))).shape == (0,)
+
+
 def test_geometric_median_of_many_rows_of_few_columns(rng: np.random.Generator) -> None:
     """It then runs on the rows; with columns of zeros, on their products."""
     for rows in (rng.standard_normal((40, 3)), np.concatenate([rng.standard_normal((30, 3)), np.full((10, 3), 1e200)])):

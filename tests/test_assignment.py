@@ -240,6 +240,19 @@ def test_a_bound_falls_in_steps_that_are_smaller_than_its_rounding(form: Any) ->
     assert planes.bounds[0, WAY, 1] >= centres[1, 0]
 
 
+@pytest.mark.parametrize("form", ["direct", "gram"])
+@pytest.mark.parametrize(("feature", "target"), [(1.0, 3e-21), (1e-30, 1e-15)])
+def test_losses_and_slopes_too_small_for_bounds_are_looked_at(feature: float, target: float, form: Any) -> None:
+    """Down to 0 while the rival comes nearer, and losses, or gradients, are denormal all the way."""
+    x, y = np.full((2, 1), feature, dtype=np.float32), np.full(2, target, dtype=np.float32)
+    task, memory = linear_regression(Clients(x, y, np.array([2])), form), Memory()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "ROOM", np.inf)
+        for share in np.linspace(0, 1, 2000):
+            centres = np.array([[0.9], [share]], dtype=np.float32) * np.float32(target / feature)
+            assert respond(task, centres, memory=memory).labels == task.respond(centres, assign).labels
+
+
 def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator) -> None:
     """A centre goes far away and back, and then where only the kept slope rises, not the loss."""
     drawn = mixed_regression(rng, clients=1, clusters=1, samples=5, dim=30, byzantine=0.0)

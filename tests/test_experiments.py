@@ -138,6 +138,8 @@ def test_the_audit_tells_liars_from_honest_clients() -> None:
     garbage = trials(small("attack.kind=garbage"))[0].methods["ifca"].audit
     assert {row["refused"] for row in garbage} == {0.0, 1.0}
     assert all(bool(row["reasons"]) == bool(row["byzantine"]) for row in garbage)
+    reasons = {reason for row in garbage for reason in row["reasons"].split()}
+    assert reasons == {"wrong-label", "wrong-type", "wrong-shape", "not-finite"}
 
 
 def test_as_many_clusters_as_clients_is_not_one_model_per_client() -> None:

@@ -224,17 +224,47 @@ def test_of_too_many_pairs_everybody_has_as_many(monkeypatch: pytest.MonkeyPatch
 def test_the_memory_of_many_rows_of_few_columns_is_no_square(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, rows = np.random.default_rng(12), 3000
     honest, lies = rng.standard_normal((rows - 300, 10)), rng.standard_normal((300, 10)) + 3 * np.eye(10)[0]
-    table = np.concatenate([honest, lies, np.tile(lies[:1], (20, 1))])
+    table = np.concatenate([honest, lies, np.tile(lies[:1], (1200, 1))])  # whose pairs are a quarter of the square
     for block in ("PAIRS", "SAMPLE"):
         monkeypatch.setattr(products, block, 1 << 16)
-    filtered_mean(table, 320)
+    filtered_mean(table, 1500)
     tracemalloc.start()
     try:
-        found = filtered_mean(table, 320)
+        found = filtered_mean(table, 1500)
         assert tracemalloc.get_traced_memory()[1] < 8 * rows**2 / 10
     finally:
         tracemalloc.stop()
     assert np.linalg.norm(found) < 0.5 * np.linalg.norm(table.mean(axis=0))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("dim", [20, 60])
+def test_where_clients_agree_the_order_of_the_rows_does_not_matter(dim: int, how: How) -> None:
+    """More than liars and whom they copy are so precise that they agree; these are no copies, wherever they stand."""
+    rng = np.random.default_rng(13)
+    precise, noisy = 1e-3 * rng.standard_normal((12, dim)), rng.standard_normal((30, dim))
+    lies = rng.standard_normal((10, dim)) + 3.0
+    found = [
+        filtered_mean(np.concatenate(rows), 10, how=how) for rows in ((noisy, lies, precise), (precise, noisy, lies))
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+    assert np.linalg.norm(found[0]) < 0.5 * np.linalg.norm(np.concatenate([precise, noisy, lies]).mean(axis=0))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(60, 10), (200, 20), (40, 100)])
+def test_twins_are_found_where_most_rows_have_one(rows: int, columns: int) -> None:
+    """Liars who each copy another honest row: products say that these lie 1e-16 apart, not 0."""
+    honest = np.random.default_rng(14).standard_normal((rows, columns)) + 5.0
+    table = np.concatenate([honest, honest[: 2 * rows // 3]])
+    groups = around(table, median(table)).copies(2 * rows // 3 + 1)
+    assert groups.tolist() == [*range(rows), *range(2 * rows // 3)]
+
+
+def test_columns_without_any_noise_cost_nobody_a_row() -> None:
+    rows = np.zeros((200, 40))
+    rows[:, :2] = np.random.default_rng(15).standard_normal((200, 2))
+    for products_of_rows in (Tall(rows), Dense(rows @ rows.T)):
+        assert len(_kept(products_of_rows, np.ones(200), 40, 10)) == 200
 
 
 def test_of_many_rows_more_go_at_a_time() -> None:

@@ -13,6 +13,7 @@ from coterie.data import Clients, mixed_regression
 from coterie.tasks import (
     Quadratic,
     Task,
+    linear_model,
     linear_regression,
     logistic_regression,
     mean_estimation,
@@ -153,6 +154,15 @@ def test_statistics_of_many_clients_take_a_fifth_of_their_samples_memory_at_most
     assert isinstance(linear_regression(clients), Quadratic)
     monkeypatch.setattr(quadratic, "GRAM_NUMBERS", 0)
     assert isinstance(linear_regression(clients), Quadratic) == gram
+
+
+def test_least_squares_of_many_samples_is_summed_in_parts(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = rng.standard_normal((50, 4)).astype(np.float32), rng.standard_normal(50).astype(np.float32)
+    monkeypatch.setattr(linear_model, "CACHED_ELEMENTS", 4 * 7)
+    expected = np.linalg.lstsq(x.astype(np.float64), y.astype(np.float64), rcond=None)[0]
+    np.testing.assert_allclose(least_squares(x, y, 0.0), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [0.0, 2.0, 3.5, 6.0, 12.0])

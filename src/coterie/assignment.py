@@ -22,6 +22,10 @@ ROUNDING = 2.0**-21
 """By how much more, relatively, a bound moves in every round: more than float32 loses of it."""
 FLAT = 1e-30
 """Units of a slope below which it is kept as 0."""
+SMALLEST = 1e-37
+"""Losses below which every rival is looked at: what float32 makes of so small numbers bounds nothing."""
+UNDERFLOW = 1e-40
+"""What may be missing of a slope because its parts are too small for float32."""
 LEAST, STEEPNESS, WAY = range(3)
 """The numbers that a client keeps of its loss at a centre (see `Planes`)."""
 UNIT, HEIGHT, MISSING = range(3)
@@ -119,7 +123,7 @@ def _keep_bound(loss: float, gradient: Floats, centre: Floats, bound: Floats, j:
         square += value * value
         rise += value * np.float64(centre[c])
     bound[LEAST, j] = loss - MARGIN * (abs(loss - rise) + abs(rise))
-    bound[STEEPNESS, j], bound[WAY, j] = (1 + MARGIN) * np.sqrt(square), 0
+    bound[STEEPNESS, j], bound[WAY, j] = (1 + MARGIN) * np.sqrt(square) + UNDERFLOW, 0
 
 
 @partial(compiled, reorder=True)
@@ -134,7 +138,7 @@ def _keep_plane(loss: float, gradient: Floats, centre: Floats, plane: Floats, st
         value = np.float64(gradient[c])
         steps[c] = np.int8(np.rint(value / unit)) if unit > FLAT else np.int8(0)
         left += (value - unit * steps[c]) ** 2
-    plane[HEIGHT], plane[MISSING] = loss - unit * _product(steps, centre), np.sqrt(left)
+    plane[HEIGHT], plane[MISSING] = loss - unit * _product(steps, centre), np.sqrt(left) + UNDERFLOW
 
 
 @partial(compiled, inline=True)
@@ -191,6 +195,8 @@ def _follow(
         if unseen:
             losses[i] = floors[i] + look(x, y, gram, centres[own], room, updates[i])
         limit = losses.dtype.type((1 + MARGIN) * losses[i])
+        if abs(limit) < SMALLEST:
+            limit = losses.dtype.type(SMALLEST)
         if not _fall(bound, moved, own, limit):
             continue
         best = np.inf if np.isnan(losses[i]) else losses[i]

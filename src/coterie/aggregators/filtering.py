@@ -36,6 +36,8 @@ MANY = 512
 FAR = 3.0
 """Typical distances from the median beyond which a row is no honest one. Of Gaussian noise in 8 dimensions, the fewest
 that are looked at, 999 of 1000 rows lie within 1.9; in more, within less."""
+NOTHING = 1e-12
+"""A share of the rows' squares that is rounding: of what is left then no direction is judged."""
 TURNS = 100
 """At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
 
@@ -47,7 +49,7 @@ def filtered_mean(
 
     While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
     its direction, and the outermost of the smaller side goes. liars: a bound, and never half of the rows.
-    Copies (see `distances.copies`) count as one row, their mean, since honest rows have noise of their own. Rows that
+    Copies (see `products.copies`) count as one row, their mean, since honest rows have noise of their own. Rows that
     lie farther than 3 typical distances from the median go first.
     weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
     With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
@@ -185,18 +187,18 @@ def standing_out(products: Products, directions: int) -> Array | None:
     if directions == 0 or not (products.squares > 0).any():
         return None
     values, vectors = products.leading(1)
-    leading = vectors[:, 0]
-    if values[0] > _noise_edge(_without(products, values, vectors, 1, 1)):
+    leading, nothing = vectors[:, 0], NOTHING * float(products.squares.sum())
+    if values[0] > _noise_edge(_without(products, values, vectors, 1, 1), nothing):
         return leading
     values, vectors = products.leading(directions)
     left, first, run = products, 1, 1
     while first <= directions:
         last = min(first + run - 1, directions)
         after = _without(left, values, vectors, first, last)
-        if values[-first] > _noise_edge(after):
+        if values[-first] > _noise_edge(after, nothing):
             for i in range(first, last + 1):
                 left = _without(left, values, vectors, i, i)
-                if values[-i] > _noise_edge(left):
+                if values[-i] > _noise_edge(left, nothing):
                     return leading
         left, first, run = after, last + 1, 2 * run
     return None
@@ -208,14 +210,17 @@ def _without(products: Products, values: Array, vectors: Array, first: int, last
     return products.without(values[taken], vectors[:, taken])
 
 
-def _noise_edge(products: Products) -> float:
+def _noise_edge(products: Products, nothing: float) -> float:
     """How large the largest eigenvalue of the products of pure noise may be, judged by robust moments.
 
     Rows of noise with covariance Σ have squared norms of mean tr Σ and products of variance tr Σ², as rows with
     d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ have. Rows that lie suspiciously close to the
-    centre (copies of one lie, of which a direction was taken away) say nothing about noise.
+    centre (copies of one lie, of which a direction was taken away) say nothing about noise. Where all squares together
+    are no more than `nothing`, there is no noise to be judged by.
     """
     squares = np.maximum(products.squares, 0.0)  # which rounding may pass
+    if not squares.sum() > nothing:
+        return np.inf
     speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
     trace = _median(squares[speaking])
     variance = np.nan

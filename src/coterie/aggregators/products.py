@@ -31,6 +31,8 @@ PAIRS = 1 << 20
 """Distances that are looked at together."""
 SAMPLE = 1 << 20
 """Pairs of rows that noise is judged by, where there are more: the median of so many is as good as exact."""
+EXACT = 1e-14
+"""A squared distance below this share of the two rows' own is rounding, and they are the same."""
 LANCZOS = 0.01
 """Below this share of all directions an iteration is faster than a decomposition."""
 SQUARINGS = 12
@@ -76,9 +78,11 @@ class Dense:
         return self.gram @ shares
 
     def copies(self, most: int) -> Ints:
-        """See `coterie.aggregators.distances.copies`."""
-        squares = namespace(self.gram).linalg.diagonal(self.gram)
-        return copies(squares + squares[:, None] - 2 * self.gram, most)
+        """See the function `copies`."""
+        xp, squares = namespace(self.gram), namespace(self.gram).linalg.diagonal(self.gram)
+        sums = squares + squares[:, None]
+        between = sums - 2 * self.gram
+        return copies(xp.where(between < EXACT * sums, 0.0 * between, between), most)
 
     def leading(self, count: int) -> tuple[Array, Array]:
         """The largest eigenvalues, ascending, and their vectors; a few of many by an iteration."""
@@ -150,10 +154,11 @@ class Tall:
         return copies_among(self.away, most, self._squared_distances)
 
     def _squared_distances(self, some: Ints, others: Ints) -> Floats:
-        """By products, which is several times faster than by differences, and as exact as `Dense` has it."""
-        found: Floats = self.squares[some][:, None] + self.squares[others]
-        found -= 2 * self.away[some] @ self.away[others].T
-        return np.maximum(found, 0.0, out=found)
+        """By products, which is several times faster than by differences."""
+        sums = self.squares[some][:, None] + self.squares[others]
+        found: Floats = sums - 2 * self.away[some] @ self.away[others].T
+        found[found < EXACT * sums] = 0.0
+        return found
 
     def leading(self, count: int) -> tuple[Floats, Floats]:
         values, axes = eigh(self.away.T @ self.away)
@@ -190,7 +195,7 @@ def around(updates: Array, centre: Array, pull: Floats | None = None) -> Product
     [25.0, 8.0]
     """
     rows, columns = updates.shape
-    if is_numpy_array(updates) and rows > 2 * columns:
+    if is_numpy_array(updates) and 0 < 2 * columns < rows:
         away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
         return Tall(away if pull is None else away * pull[:, None])
     return Dense(products_around(updates, centre, pull))
@@ -231,7 +236,8 @@ def copies(squares: Array, most: int) -> Ints:
     adds nothing to it. Copies of copies are copies. A group of more than `most` rows is none: if there are no more
     liars than that, these are honest, such as clients with so many samples that they agree.
 
-    >>> copies(np.array([[0.0, 25.0, 25.01], [25.0, 0.0, 0.01], [25.01, 0.01, 0.0]]), most=2).tolist()
+    >>> points = np.array([0.0, 1.0, 2.0, 3.0, 1.01])
+    >>> copies((points[:, None] - points) ** 2, most=2).tolist()
     [0, 1, 2, 3, 1]
     """
     xp = namespace(squares)
@@ -241,7 +247,7 @@ def copies(squares: Array, most: int) -> Ints:
     near = COPY**2 * typical_distance(nearest)
     if not (nearest < near).any():
         return np.arange(len(squares))
-    return _grouped(csr_matrix(as_numpy(between < near)), most)
+    return _groups(connected_components(csr_matrix(as_numpy(between < near)), directed=False)[1], most)
 
 
 def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, Ints], Floats] | None = None) -> Ints:
@@ -270,17 +276,23 @@ def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, I
     close = np.flatnonzero(nearest < near)
     if len(close) == 0:
         return rows
-    links = [(part[i], close[j]) for part, squares in between(close, close) for i, j in [np.nonzero(squares < near)]]
-    one, other = (np.concatenate(ends) for ends in zip(*links, strict=True))
-    return _grouped(csr_matrix((np.ones(len(one), dtype=np.int8), (one, other)), (len(rows), len(rows))), most)
+    group = first = rows  # and the first of each group, to whom the links that were found so far are kept
+    for part, squares in between(close, close):
+        i, j = np.nonzero(squares < near)
+        ends = np.concatenate([part[i], rows]), np.concatenate([close[j], first[group]])
+        linked = csr_matrix((np.ones(len(ends[0]), dtype=np.int8), ends), (len(rows), len(rows)))
+        group = connected_components(linked, directed=False)[1]
+        first = np.unique(group, return_index=True)[1]
+    return _groups(group, most)
 
 
-def _grouped(linked: csr_matrix, most: int) -> Ints:
-    """(rows,): who is linked is of one group, unless more than `most` are."""
-    groups = np.asarray(connected_components(linked, directed=False)[1], dtype=np.int64)
+def _groups(linked: Ints, most: int) -> Ints:
+    """(rows,): who is linked, of one number, is of one group, unless more than `most` are; in the order of the rows."""
+    groups = np.asarray(linked, dtype=np.int64)
     honest = np.bincount(groups)[groups] > most
     groups[honest] = groups.max() + 1 + np.arange(honest.sum())
-    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+    _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[numbers]
 
 
 def averages(groups: Ints) -> csr_matrix:
