@@ -160,8 +160,14 @@ class Tall:
         found[found < EXACT * sums] = 0.0
         return found
 
-    def leading(self, count: int) -> tuple[Floats, Floats]:
+    @cached_property
+    def _spectrum(self) -> tuple[Floats, Floats]:
+        """Of CᵀC, which has all eigenvalues of G that are not 0."""
         values, axes = eigh(self.away.T @ self.away)
+        return values, axes
+
+    def leading(self, count: int) -> tuple[Floats, Floats]:
+        values, axes = self._spectrum
         values, axes = np.maximum(values[-count:], 0.0), axes[:, -count:]
         vectors = self.away @ axes
         return values, vectors / np.maximum(np.linalg.norm(vectors, axis=0), 1e-300)
@@ -179,8 +185,8 @@ class Tall:
             found: Floats = _squared_products(away @ away.T, np.arange(c))
             return found
         apart = np.unique(np.linspace(1, (c - 1) // 2, max(1, SAMPLE // c)).astype(np.int64))
-        around = np.concatenate([away, away])
-        return np.concatenate([np.einsum("ij,ij->i", away, around[s : s + c]) for s in apart]) ** 2
+        ring = np.concatenate([away, away])
+        return np.concatenate([np.einsum("ij,ij->i", away, ring[s : s + c]) for s in apart]) ** 2
 
 
 Products = Dense | Tall
@@ -263,8 +269,9 @@ def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, I
     def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:
         step, targets = max(1, PAIRS // len(points)), points[others]
         for part in (some[start : start + step] for start in range(0, len(some), step)):
-            squares: Floats = np.zeros((len(part), len(others)))
+            squares: Floats
             if squared_distances is None:
+                squares = np.zeros((len(part), len(others)))
                 add_squared_distances(points[part], targets, (0, points.shape[1]), False, squares)
             else:
                 squares = squared_distances(part, others)

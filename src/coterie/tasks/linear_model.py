@@ -237,7 +237,7 @@ def gram_curvatures(clients: Clients) -> Floats:
 
 
 def block_curvatures(features: Array) -> Floats:
-    """(c, n, d) -> (c, 2)."""
+    """(c, n, d) -> (c, 2): the same for some clients."""
     xp = namespace(features)
     c, n, d = features.shape
     transposed = xp.permute_dims(features, (0, 2, 1))
