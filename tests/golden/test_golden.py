@@ -1,0 +1,46 @@
+"""The numbers do not move: what small runs of everything gave before is what they give now.
+
+On the machine that the results were written on, bit for bit; elsewhere sums may be added up in another order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from golden.cases import FILE, cases, digest, machine
+
+PINNED = json.loads(FILE.read_text(encoding="utf-8"))
+CASES = dict(cases())
+
+
+def assert_close(found: Any, expected: Any, place: str) -> None:
+    """Equal in everything but the last digits of floats."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for name in expected:
+            if name != "bytes":
+                assert_close(found[name], expected[name], f"{place}: {name}")
+    elif (isinstance(expected, list) and expected and isinstance(expected[0], float)) or isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6), place
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_close(one, other, f"{place}[{i}]")
+    else:
+        assert found == expected, place
+
+
+def test_every_case_is_pinned() -> None:
+    assert list(CASES) == list(PINNED["results"])
+    assert all(digest(found) == PINNED["sha256"][name] for name, found in PINNED["results"].items())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_do_not_move(name: str) -> None:
+    found = json.loads(json.dumps(CASES[name]()))
+    assert_close(found, PINNED["results"][name], name)
+    if machine() == PINNED["machine"]:
+        assert digest(found) == PINNED["sha256"][name], f"{name}: within rounding, but not the same bits"
