@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks import peers
-from coterie.aggregators import centred_clipping, geometric_median, krum, median, mixed, per_cluster, trimmed_mean
-from coterie.arrays import available_cores
+from coterie._src.aggregators import centred_clipping, geometric_median, krum, median, mixed, per_cluster, trimmed_mean
+from coterie._src.arrays import available_cores
 
 SHAPES = [(20, 1_000_000), (40, 500_000), (100, 200_000), (400, 50_000), (1000, 20_000)]
 WIDE = [(100, 100_000), (20, 1_000_000)]

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.experiments import read_config
-from coterie.flower.kit import free_port, prepare
+from coterie._src.experiments import read_config
+from coterie._src.federation.deployment import free_port, prepare
 
 SITES, DIM, REPEATS, LIMIT = 6, 1_000, 6, 900.0
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

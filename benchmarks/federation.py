@@ -26,13 +26,13 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from coterie import tasks
-from coterie.aggregators import median
-from coterie.algorithms import ClusteredDescent
-from coterie.data import Clients
-from coterie.flower import ClusteredStrategy, FlowerNetwork, Question, client_app
-from coterie.flower.messages import TYPE
-from coterie.server import Server
+from coterie._src import tasks
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.data import Clients
+from coterie._src.federation import ClusteredStrategy, FlowerNetwork, Question, client_app
+from coterie._src.federation.messages import TYPE
+from coterie._src.server import Server
 
 SETTINGS = [(20, 1_000), (100, 1_000), (20, 1_000_000), (100, 1_000_000)]
 CLUSTERS, ROUNDS = 2, 3

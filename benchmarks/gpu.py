@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coterie.aggregators import median, trimmed_mean
+from coterie._src.aggregators import median, trimmed_mean
 
 SHAPES = [(20, 25_000_000), (40, 12_500_000), (100, 5_000_000), (200, 2_500_000), (400, 1_250_000), (1000, 500_000)]
 REPEATS = 7

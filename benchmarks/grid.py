@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from coterie.experiments.device import device_engine
-from coterie.experiments.reproduce import figure1
-from coterie.experiments.run import Job
+from coterie._src.batch.engine import device_engine
+from coterie._src.experiments.engines import Job
+from coterie._src.studies.figure1 import figure1
 
 TRIALS = 50
 THREE = ("brifca-median", "brifca-trimmed", "ifca")

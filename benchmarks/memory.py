@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cpu import processor
-from coterie.aggregators import median
-from coterie.algorithms import ClusteredDescent
-from coterie.attacks import Attack, paper
-from coterie.data import gaussian_means, mixed_regression
-from coterie.experiments.config import Config
-from coterie.experiments.reproduce import METHODS, PRESETS
-from coterie.experiments.trial import run_trial
-from coterie.initialise import bernoulli
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork
-from coterie.tasks import linear_regression, mean_estimation
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.attacks import Attack, paper
+from coterie._src.data import gaussian_means, mixed_regression
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.trial import run_trial
+from coterie._src.init import bernoulli
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.studies.figure1 import METHODS, PRESETS
+from coterie._src.tasks import linear_regression, mean_estimation
 
 ROUNDS = 3
 CASES: dict[str, dict[str, Any]] = {

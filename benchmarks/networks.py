@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coterie import tasks
-from coterie.assignment import assign
-from coterie.data import Clients
-from coterie.tasks.networks import LocalTraining, NetworkTask, perceptron
+from coterie._src import tasks
+from coterie._src.client import assign
+from coterie._src.data import Clients
+from coterie._src.tasks.torch_module import LocalTraining, NetworkTask, perceptron
 
 CLIENTS, SAMPLES = 1200, 200
 CENTRES = 4

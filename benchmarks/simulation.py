@@ -14,16 +14,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.cpu import processor
-from coterie.aggregators import Aggregator, mean, median, trimmed_mean
-from coterie.algorithms import ClusteredDescent
-from coterie.assignment import Asking, look_ahead
-from coterie.attacks import Attack, paper
-from coterie.data import mixed_regression
-from coterie.experiments.reproduce import DIMENSIONS, SETTINGS
-from coterie.initialise import bernoulli
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork
-from coterie.tasks import linear_regression
+from coterie._src.aggregators import Aggregator, mean, median, trimmed_mean
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.attacks import Attack, paper
+from coterie._src.client import Asking, look_ahead
+from coterie._src.data import mixed_regression
+from coterie._src.init import bernoulli
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.studies.figure1 import DIMENSIONS, SETTINGS
+from coterie._src.tasks import linear_regression
 
 ROUNDS = 299
 TURN = 13
@@ -87,7 +87,7 @@ def _descent(begin: Callable[[], Any], play: Callable[[Any], Any], features: Any
 
 def run() -> tuple[str, list[Row]]:
     """Every cell of the paper's grid, then the exponents in m, n, d and k."""
-    timing = (files("coterie.experiments") / "published" / "timing.csv").read_text(encoding="utf-8").splitlines()
+    timing = (files("coterie._src.experiments") / "published" / "timing.csv").read_text(encoding="utf-8").splitlines()
     authors = {(int(r["k"]), int(r["d"]), r["method"]): float(r["seconds_per_round"]) for r in csv.DictReader(timing)}
     rows: list[Row] = []
     players = {name: (rule,) for name, rule in RULES.items()} | {"side by side": tuple(RULES.values())}

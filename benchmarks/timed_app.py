@@ -8,8 +8,8 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.flower import FlowerNetwork, Members, Question
-from coterie.flower.messages import TYPE
+from coterie._src.federation import FlowerNetwork, Members, Question
+from coterie._src.federation.messages import TYPE
 
 server = ServerApp()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from coterie.data import Clients
+from coterie._src.data import Clients
 
 # compiled kernels make a first example slow; examples are derived from the test, so a failure repeats
 settings.register_profile("coterie", deadline=None, derandomize=True, max_examples=60)

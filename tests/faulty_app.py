@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from coterie.flower import apps
-from coterie.flower.messages import read_question
+from coterie._src.federation import apps
+from coterie._src.federation.messages import read_question
 
 PLAN: dict[int, dict[int, tuple[str, str]]] = {
     2: {0: ("raise", "failed"), 1: ("shape", "wrong_shape"), 2: ("type", "wrong_type"), 3: ("nan", "not_finite")},

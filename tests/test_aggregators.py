@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from coterie.aggregators import (
+from coterie._src.aggregators import (
     Aggregator,
     geometric_median,
     mean,

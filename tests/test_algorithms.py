@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import attacks
-from coterie.aggregators import Aggregator, mean, median, trimmed_mean
-from coterie.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Network, Oracle, State, ThreeStage
-from coterie.algorithms.three_stage import trimmed_kmeans
-from coterie.assignment import assign, respond
-from coterie.data import Clients, Federation, gaussian_means, mixed_regression
-from coterie.initialise import warm
-from coterie.metrics import evaluate, matched_distance
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork, choices, play
-from coterie.tasks import Task, linear_regression, mean_estimation
+from coterie._src import attacks
+from coterie._src.aggregators import Aggregator, mean, median, trimmed_mean
+from coterie._src.algorithms import Algorithm, ClusteredDescent, LocalMinimisers, Network, Oracle, State, ThreeStage
+from coterie._src.algorithms.three_stage import trimmed_kmeans
+from coterie._src.client import assign, respond
+from coterie._src.data import Clients, Federation, gaussian_means, mixed_regression
+from coterie._src.init import warm
+from coterie._src.metrics import evaluate, matched_distance
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork, choices, play
+from coterie._src.tasks import Task, linear_regression, mean_estimation
 
 
 def network(task: Task, federation: Federation, attack: attacks.Attack | None = None, seed: int = 0) -> Network:

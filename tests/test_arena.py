@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import arena as command
-from coterie.experiments import arena
-from coterie.experiments.arena import ATTACKS, Bout, attack_name, bouts, report, verdict
-from coterie.experiments.config import AttackSection
-from coterie.experiments.database import Database
-from coterie.experiments.plan import doubts
-from coterie.experiments.results import Row
-from coterie.plot import heat_map
+from coterie._src.cli import arena as command
+from coterie._src.experiments import arena
+from coterie._src.experiments.config import AttackSection
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.plan import doubts
+from coterie._src.experiments.results import Row
+from coterie._src.plot import heat_map
+from coterie._src.studies.arena import ATTACKS, Bout, attack_name, bouts, report, verdict
 
 
 def rows() -> list[Row]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.arrays import row_distances
+from coterie._src.arrays import row_distances
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -29,7 +29,7 @@ def test_a_compiled_function_is_compiled_anew_when_one_that_it_calls_has_changed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    begin = "from coterie.arrays import compiled\n"
+    begin = "from coterie._src.arrays import compiled\n"
     (tmp_path / "calling_part.py").write_text(
         begin + "from called_part import plus\n\n@compiled\ndef twice(x):\n    return later(x) + later(x)\n\n"
         "@compiled\ndef later(x):\n    return plus(x)\n"

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie import assignment
-from coterie.aggregators import median
-from coterie.algorithms import ClusteredDescent
-from coterie.assignment import (
+from coterie._src import client as assignment
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.attacks import Attack, paper
+from coterie._src.client import (
     HEIGHT,
     LEAST,
     UNIT,
@@ -27,12 +28,11 @@ from coterie.assignment import (
     look_ahead,
     respond,
 )
-from coterie.attacks import Attack, paper
-from coterie.data import Clients, mixed_regression
-from coterie.initialise import bernoulli
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork
-from coterie.tasks import (
+from coterie._src.data import Clients, mixed_regression
+from coterie._src.init import bernoulli
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.tasks import (
     LinearModel,
     Quadratic,
     Task,

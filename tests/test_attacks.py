@@ -10,13 +10,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from coterie import attacks
-from coterie.aggregators import mean, trimmed_mean
-from coterie.attacks import Attack, View
-from coterie.data import Clients, mixed_regression
-from coterie.intake import Verdict, admit
-from coterie.simulate import SimulatedNetwork
-from coterie.tasks import linear_regression
+from coterie._src import attacks
+from coterie._src.aggregators import mean, trimmed_mean
+from coterie._src.attacks import Attack, View
+from coterie._src.data import Clients, mixed_regression
+from coterie._src.intake import Verdict, admit
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.tasks import linear_regression
 
 PAYLOADS = [
     attacks.none, attacks.paper, attacks.sign_flip, attacks.gaussian, attacks.constant, attacks.garbage,

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import attacks
-from coterie.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
-from coterie.algorithms import ClusteredDescent
-from coterie.batch import Batch, Lane, descend, descent, respond
-from coterie.data import Federation, mixed_regression
-from coterie.server import Server, l2_ball, unit_sphere
-from coterie.simulate import SimulatedNetwork
-from coterie.tasks import linear_regression
+from coterie._src import attacks
+from coterie._src.aggregators import Aggregator, mean, mean_over, median, trimmed_mean
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.batch import Batch, Lane, descend, descent, respond
+from coterie._src.data import Federation, mixed_regression
+from coterie._src.server import Server, l2_ball, unit_sphere
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.tasks import linear_regression
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 RULES: list[Aggregator] = [median, partial(trimmed_mean, trim=0.1), mean, partial(mean_over, clients=30)]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.experiments.arena import ATTACKS
-from coterie.experiments.beyond import RULES, beyond_report, lower_bound, questions, worst_by_dimension
-from coterie.experiments.results import Row
-from coterie.experiments.summary import METRICS
-from coterie.experiments.sweep import Grid
-from coterie.experiments.wall import informed_mean, measure, wall_report
-from coterie.plot import by_dimension
+from coterie._src.experiments.results import Row
+from coterie._src.experiments.summary import METRICS
+from coterie._src.experiments.sweep import Grid
+from coterie._src.plot import by_dimension
+from coterie._src.studies.arena import ATTACKS
+from coterie._src.studies.beyond import RULES, beyond_report, lower_bound, questions, worst_by_dimension
+from coterie._src.studies.information_limit import informed_mean, measure, wall_report
 
 
 def rows(grid: Grid) -> list[Row]:

@@ -22,8 +22,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from coterie import __version__, load
-from coterie.cli.paper import plan
-from coterie.experiments.config import COMPARED
+from coterie._src.cli.paper import plan
+from coterie._src.experiments.config import COMPARED
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
 SMALL = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiments import as_toml, default_config, parse_config, read_config
-from coterie.experiments.config import COMPARED
+from coterie._src.experiments import as_toml, default_config, parse_config, read_config
+from coterie._src.experiments.config import COMPARED
 
 
 def test_the_default_is_the_paper_s_problem() -> None:

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.aggregators import mean
-from coterie.algorithms import ClusteredDescent
-from coterie.algorithms.descent import ask_weights, standard_errors
-from coterie.algorithms.start import _location, _standard_error
-from coterie.attacks import Attack, constant
-from coterie.data import mixed_regression
-from coterie.experiments import read_config, run_trial, tables
-from coterie.experiments.arena import ATTACKS
-from coterie.experiments.trial import draw_trial
-from coterie.intake import Accepted
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork, assign
-from coterie.tasks import linear_regression
+from coterie._src.aggregators import mean
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.algorithms.descent import ask_weights, standard_errors
+from coterie._src.algorithms.start import _location, _standard_error
+from coterie._src.attacks import Attack, constant
+from coterie._src.data import mixed_regression
+from coterie._src.experiments import read_config, run_trial, tables
+from coterie._src.experiments.trial import draw_trial
+from coterie._src.intake import Accepted
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork, assign
+from coterie._src.studies.arena import ATTACKS
+from coterie._src.tasks import linear_regression
 
 SMALL = ["problem.clusters=3", "problem.clients=90", "problem.dim=20", "run.methods=['coterie']"]
 

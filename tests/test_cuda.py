@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregators import cuda, filtered_mean, mean, median, order_statistics, per_cluster, trimmed_mean
-from coterie.aggregators.distances import squared_distances
-from coterie.aggregators.order_statistics import mean_between_ranks, network
+from coterie._src.aggregators import cuda, filtered_mean, mean, median, order_statistics, per_cluster, trimmed_mean
+from coterie._src.aggregators.distance import squared_distances
+from coterie._src.kernels.order_statistics import mean_between_ranks, network
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

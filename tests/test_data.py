@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.data import Clients, Federation, gaussian_means, mixed_regression, poisson_means
-from coterie.data.generators import draw_labels, draw_sizes, split_evenly, unit_bernoulli
+from coterie._src.data import Clients, Federation, gaussian_means, mixed_regression, poisson_means
+from coterie._src.data.synthetic import draw_labels, draw_sizes, split_evenly, unit_bernoulli
 
 GENERATORS: list[Callable[..., Federation]] = [mixed_regression, gaussian_means, poisson_means]
 

@@ -21,13 +21,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie import load
-from coterie.aggregators import median
-from coterie.experiments import problems, read_config, run_trial, tables
-from coterie.flower.checkpoint import Checkpoint
-from coterie.flower.kit import free_port, prepare
-from coterie.intake import admit
-from coterie.server import Server, take_step
-from coterie.simulate import SimulatedNetwork, stream
+from coterie._src.aggregators import median
+from coterie._src.experiments import problems, read_config, run_trial, tables
+from coterie._src.federation.checkpoint import Checkpoint
+from coterie._src.federation.deployment import free_port, prepare
+from coterie._src.intake import admit
+from coterie._src.server import Server, take_step
+from coterie._src.simulation import SimulatedNetwork, stream
 from faulty_app import PLAN
 from test_cli import coterie
 

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.three_stage import trimmed_kmeans
-from coterie.batch import Batch
-from coterie.batch.three_stage import minimisers
-from coterie.batch.three_stage import trimmed_kmeans as batched_kmeans
-from coterie.data import Clients
-from coterie.experiments.config import Config
-from coterie.experiments.device import check_device, device_engine, draw, oracle, run_batch
-from coterie.experiments.reading import read_config
-from coterie.experiments.run import Job
-from coterie.experiments.trial import draw_trial, run_trial
-from coterie.tasks import linear_regression
-from coterie.tasks.linear_model import least_squares
+from coterie._src.algorithms.three_stage import trimmed_kmeans
+from coterie._src.batch import Batch
+from coterie._src.batch.engine import check_device, device_engine, draw, oracle, run_batch
+from coterie._src.batch.three_stage import minimisers
+from coterie._src.batch.three_stage import trimmed_kmeans as batched_kmeans
+from coterie._src.data import Clients
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.engines import Job
+from coterie._src.experiments.toml import read_config
+from coterie._src.experiments.trial import draw_trial, run_trial
+from coterie._src.tasks import linear_regression
+from coterie._src.tasks.linear import least_squares
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
@@ -49,7 +49,7 @@ def test_a_batch_gives_what_the_single_path_gives_on_the_same_data(
         sizes = np.full(40, 60)
         task = linear_regression(Clients(x, y, sizes), form="direct")
         same = federation.__class__(chosen, trial, task, drawn.truths[place], drawn.start[place].cpu().numpy())
-        monkeypatch.setattr("coterie.experiments.trial.draw_trial", lambda *_, same=same: same)
+        monkeypatch.setattr("coterie._src.experiments.trial.draw_trial", lambda *_, same=same: same)
         expected = run_trial(chosen, trial, record=False)
         assert list(results[place].methods) == METHODS
         for name, method in expected.methods.items():
@@ -129,7 +129,7 @@ def test_the_engine_yields_every_job_in_any_batches_and_stops_when_asked(
 
     together = results()
     assert sorted(together) == list(range(6))
-    monkeypatch.setattr("coterie.experiments.device.MEMORY_SHARE", 1e-12)  # one trial at a time
+    monkeypatch.setattr("coterie._src.batch.engine.MEMORY_SHARE", 1e-12)  # one trial at a time
     assert results() == pytest.approx(together, rel=1e-5)
     assert not list(device_engine(device)(jobs, lambda _: None, lambda: True))
 

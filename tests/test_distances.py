@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie.aggregators import (
+from coterie._src.aggregators import (
     Aggregator,
     bucketed,
     centred_clipping,
@@ -23,7 +23,7 @@ from coterie.aggregators import (
     products,
     squared_distances,
 )
-from coterie.aggregators.products import copies, copies_among
+from coterie._src.aggregators.products import copies, copies_among
 
 RULES: dict[str, Aggregator] = {
     "krum": partial(krum, byzantine=0.2),
@@ -119,7 +119,7 @@ def test_distances_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch)
     table = np.random.default_rng(0).standard_normal((9, 100_000)).astype(np.float32)
     found = squared_distances(table)
     with ThreadPoolExecutor(1) as alone:
-        monkeypatch.setattr("coterie.aggregators.distances.threads", lambda: alone)
+        monkeypatch.setattr("coterie._src.aggregators.distance.threads", lambda: alone)
         assert np.array_equal(squared_distances(table), found)
 
 

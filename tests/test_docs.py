@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.experiments import as_toml, default_config, read_config
-from coterie.experiments.arena import report as arena_report
-from coterie.experiments.beyond import beyond_report, questions
-from coterie.experiments.claims import Results, claims_report
-from coterie.experiments.database import Database
-from coterie.experiments.models import models_report
-from coterie.experiments.reproduce import slopes, slopes_report
-from coterie.experiments.sweep import parse_grid
+from coterie._src.experiments import as_toml, default_config, read_config
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.sweep import parse_grid
+from coterie._src.studies.arena import report as arena_report
+from coterie._src.studies.beyond import beyond_report, questions
+from coterie._src.studies.claims import Results, claims_report
+from coterie._src.studies.figure1 import slopes, slopes_report
+from coterie._src.studies.rotated_mnist import models_report
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

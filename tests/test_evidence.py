@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.experiments import read_config, run_trials, summarise
-from coterie.experiments.database import Database
-from coterie.experiments.reproduce import fitted_slope, published, slopes
-from coterie.experiments.run import local_engine
-from coterie.experiments.sweep import jobs_left, sweep
+from coterie._src.experiments import read_config, run_trials, summarise
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.engines import local_engine
+from coterie._src.experiments.sweep import jobs_left, sweep
+from coterie._src.studies.figure1 import fitted_slope, published, slopes
 
 TRIALS = 20
 METHODS = {"brifca-median": "brifca_median", "brifca-trimmed": "brifca_trimmed", "ifca": "ifca_cluster_mean"}

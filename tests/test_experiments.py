@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from scipy.stats import binomtest
 
-from coterie.data import Federation
-from coterie.experiments import (
+from coterie._src.data import Federation
+from coterie._src.experiments import (
     Config,
     RunFolder,
     TrialResult,
@@ -24,9 +24,9 @@ from coterie.experiments import (
     run_trials,
     summarise,
 )
-from coterie.experiments.config import COMPARED, Problem
-from coterie.experiments.summary import share, statistic
-from coterie.experiments.trial import Ground
+from coterie._src.experiments.config import COMPARED, Problem
+from coterie._src.experiments.summary import share, statistic
+from coterie._src.experiments.trial import Ground
 
 SMALL = [
     "problem.clusters=2", "problem.clients=24", "problem.samples=15", "problem.dim=6", "problem.byzantine=0.1",

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from coterie.aggregators import filtered_mean, median, per_cluster, products
-from coterie.aggregators.filtering import MANY, _below, _kept, _turned_down, standing_out
-from coterie.aggregators.products import Dense, Tall, around
+from coterie._src.aggregators import filtered_mean, median, per_cluster, products
+from coterie._src.aggregators.products import Dense, Tall, around
+from coterie._src.aggregators.spectral import MANY, _below, _kept, _turned_down, standing_out
 
 HONEST = 38
 How = Literal["removal", "no-regret"]

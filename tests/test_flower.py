@@ -18,23 +18,23 @@ from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
-from coterie import attacks, tasks
-from coterie.aggregators import median
-from coterie.algorithms import ClusteredDescent, State
-from coterie.algorithms.base import Exchange
-from coterie.data import Federation, mixed_regression
-from coterie.flower import ClusteredStrategy, FlowerNetwork, Members, Question, apps, client_app
-from coterie.flower.audit import registered, suspicions
-from coterie.flower.checkpoint import Checkpoint, Saved
-from coterie.flower.client import respond_to
-from coterie.flower.messages import read_answer, read_question
-from coterie.flower.network import ENOUGH
-from coterie.flower.progress import Progress, read_progress
-from coterie.initialise import warm
-from coterie.intake import admit
-from coterie.report import federation_view
-from coterie.server import Optimiser, Server
-from coterie.simulate import SimulatedNetwork, play, stream
+from coterie._src import attacks, tasks
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent, State
+from coterie._src.algorithms.base import Exchange
+from coterie._src.data import Federation, mixed_regression
+from coterie._src.federation import ClusteredStrategy, FlowerNetwork, Members, Question, apps, client_app
+from coterie._src.federation.audit import registered, suspicions
+from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.client import respond_to
+from coterie._src.federation.messages import read_answer, read_question
+from coterie._src.federation.network import ENOUGH
+from coterie._src.federation.progress import Progress, read_progress
+from coterie._src.init import warm
+from coterie._src.intake import admit
+from coterie._src.report import federation_view
+from coterie._src.server import Optimiser, Server
+from coterie._src.simulation import SimulatedNetwork, play, stream
 from in_process import FAULTS, Fault, InProcessGrid, failing
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from coterie.data import read_folder
+from coterie._src.data import read_folder
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from coterie.data.images import (
+from coterie._src.data.images import (
     Labelled,
     held_out,
     image_federation,

@@ -11,24 +11,24 @@ from pathlib import Path
 import coterie
 
 STATIONS = (
-    "arrays", "data", "tasks", "assignment", "attacks", "intake", "aggregators", "server", "initialise", "algorithms",
-    "metrics", "theory", "simulate", "batch", "experiments", "flower", "report", "plot", "cli",
+    "arrays", "kernels", "data", "tasks", "client", "attacks", "intake", "aggregators", "server", "init", "algorithms",
+    "metrics", "theory", "simulation", "experiments", "batch", "studies", "federation", "report", "plot", "cli",
 )  # fmt: skip
-PACKAGE = Path(coterie.__file__).parent
+PACKAGE = Path(coterie.__file__).parent / "_src"
 
 
 def station(module: str) -> str:
-    return module.removeprefix("coterie.").split(".")[0]
+    return module.removeprefix("coterie._src.").split(".")[0]
 
 
 def imported_stations(file: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {station(alias.name) for alias in node.names if alias.name.startswith("coterie.")}
-        elif isinstance(node, ast.ImportFrom) and node.module == "coterie":
+            found |= {station(alias.name) for alias in node.names if alias.name.startswith("coterie._src.")}
+        elif isinstance(node, ast.ImportFrom) and node.module == "coterie._src":
             found |= {alias.name for alias in node.names} - {"__version__"}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coterie."):
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coterie._src."):
             found.add(station(node.module or ""))
     return found
 
@@ -57,13 +57,8 @@ def test_importing_coterie_loads_no_extra_and_takes_under_a_second() -> None:
 
 def test_the_whole_core_loads_no_extra() -> None:
     names = ", ".join(
-        f"coterie.{name}" for name in STATIONS if name not in ("batch", "flower")
+        f"coterie._src.{name}" for name in STATIONS if name not in ("batch", "flower")
     )  # torch, Flower: what they are for
     program = f"import {names}, sys; print(sorted({{'torch', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_stations_are_attributes_of_the_package() -> None:
-    assert coterie.aggregators.median is not None
-    assert set(coterie.__all__) <= set(dir(coterie))

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from coterie.aggregators import median, trimmed_mean
-from coterie.algorithms.start import Find, RobustStart
-from coterie.experiments import Config, problems, read_config, run_trial, tables
-from coterie.experiments.trial import draw_trial
-from coterie.initialise import balls, densest_balls, erm, robust, spectral, trimmed_clusters
-from coterie.initialise.robust import clipped, narrowed, plausible
-from coterie.metrics import adjusted_rand_index, matched_distance
-from coterie.simulate import SimulatedNetwork
+from coterie._src.aggregators import median, trimmed_mean
+from coterie._src.algorithms.start import Find, RobustStart
+from coterie._src.experiments import Config, problems, read_config, run_trial, tables
+from coterie._src.experiments.trial import draw_trial
+from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters
+from coterie._src.init.robust import clipped, narrowed, plausible
+from coterie._src.metrics import adjusted_rand_index, matched_distance
+from coterie._src.simulation import SimulatedNetwork
 
 SHARE = 0.1
 

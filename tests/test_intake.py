@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.intake import Replies, Verdict, admit
+from coterie._src.intake import Replies, Verdict, admit
 
 LIKE = np.zeros((2, 3), np.float32)
 GOOD = np.ones(3, np.float32)

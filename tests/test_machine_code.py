@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from coterie.aggregators import machine_code, median, order_statistics
-from coterie.aggregators.order_statistics import network
+from coterie._src.aggregators import machine_code, median, order_statistics
+from coterie._src.kernels.order_statistics import network
 
 SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 1e38, -1e38, 1.0, 1.0, np.inf, -np.inf]
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.data import Truth
-from coterie.metrics import (
+from coterie._src.data import Truth
+from coterie._src.metrics import (
     adjusted_rand_index,
     cluster_distances,
     contamination,

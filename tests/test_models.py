@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import coterie as package
-from coterie.data import read_digits, rotated
-from coterie.experiments import parse_config, run_trial
-from coterie.experiments.models import ATTACKS, attack_of, models_report, questions
-from coterie.experiments.summary import METRICS
-from coterie.plot import accuracies
+from coterie._src.data import read_digits, rotated
+from coterie._src.experiments import parse_config, run_trial
+from coterie._src.experiments.summary import METRICS
+from coterie._src.plot import accuracies
+from coterie._src.studies.rotated_mnist import ATTACKS, attack_of, models_report, questions
 from test_cli import coterie
 
 SMALL = {"problem.kind": "rotated-digits", "problem.hidden": 32, "algorithm.rounds": 25}

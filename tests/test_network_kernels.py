@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from coterie import tasks
-from coterie.assignment import assign
-from coterie.data import Clients
-from coterie.tasks import networks
-from coterie.tasks.dual import slopes_of
-from coterie.tasks.network_kernels import is_perceptron, perceptron_slopes, sparse_samples
-from coterie.tasks.networks import LocalTraining, NetworkTask, perceptron
+from coterie._src import tasks
+from coterie._src.client import assign
+from coterie._src.data import Clients
+from coterie._src.kernels.perceptron import is_perceptron, perceptron_slopes, sparse_samples
+from coterie._src.tasks import networks
+from coterie._src.tasks.torch_dual import slopes_of
+from coterie._src.tasks.torch_module import LocalTraining, NetworkTask, perceptron
 
 CROSS = nn.CrossEntropyLoss(reduction="none")
 

@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from coterie import tasks
-from coterie.assignment import assign
-from coterie.data import Clients
-from coterie.tasks.networks import LocalTraining, NetworkTask
+from coterie._src import tasks
+from coterie._src.client import assign
+from coterie._src.data import Clients
+from coterie._src.tasks.torch_module import LocalTraining, NetworkTask
 
 DIGITS = load_digits()
 
@@ -149,7 +149,7 @@ def test_pieces_that_fit_into_memory_give_the_same(
     found = task([8] * 9, training)
     points = centres(found, 2)
     whole = found.respond(points, assign)
-    monkeypatch.setattr("coterie.tasks.pieces.PIECE_BYTES", 4 * 4 * found.dim * 2)
+    monkeypatch.setattr("coterie._src.tasks.torch_pieces.PIECE_BYTES", 4 * 4 * found.dim * 2)
     found = task([8] * 9, training)
     assert len(found._pieces()) > 3
     pieces = found.respond(points, assign)

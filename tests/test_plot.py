@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coterie import plot
-from coterie.experiments import MethodResult, TrialResult, summarise
-from coterie.experiments.summary import METRICS
-from coterie.report import as_table
+from coterie._src import plot
+from coterie._src.experiments import MethodResult, TrialResult, summarise
+from coterie._src.experiments.summary import METRICS
+from coterie._src.report import as_table
 
 
 def result(trial: int, curves: dict[str, list[float]], metric: str = "matched_dist") -> TrialResult:

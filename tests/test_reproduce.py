@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import paper
-from coterie.experiments import claims
-from coterie.experiments import reproduce as reproduction
-from coterie.experiments.reproduce import figure1
-from coterie.experiments.summary import METRICS
-from coterie.experiments.sweep import parse_grid
+from coterie._src.cli import paper
+from coterie._src.experiments import claims
+from coterie._src.experiments import reproduce as reproduction
+from coterie._src.experiments.summary import METRICS
+from coterie._src.experiments.sweep import parse_grid
+from coterie._src.studies.figure1 import figure1
 
 
 def test_the_paper_s_grid() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregators import mean, mean_over, median, trimmed_mean
-from coterie.data import mixed_regression
-from coterie.intake import Accepted
-from coterie.server import STEEPER, Optimiser, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
-from coterie.tasks import linear_regression
+from coterie._src.aggregators import mean, mean_over, median, trimmed_mean
+from coterie._src.data import mixed_regression
+from coterie._src.intake import Accepted
+from coterie._src.server import STEEPER, Optimiser, Server, automatic_steps, box, l2_ball, take_step, unit_sphere
+from coterie._src.tasks import linear_regression
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
 

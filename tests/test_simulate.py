@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from coterie import attacks
-from coterie.aggregators import median
-from coterie.algorithms import ClusteredDescent
-from coterie.assignment import Memory
-from coterie.data import mixed_regression
-from coterie.initialise import bernoulli, from_file, gaussian, warm
-from coterie.intake import Verdict
-from coterie.metrics import matched_distance
-from coterie.server import Server
-from coterie.simulate import SimulatedNetwork, play, stream
-from coterie.tasks import linear_regression
+from coterie._src import attacks
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent
+from coterie._src.client import Memory
+from coterie._src.data import mixed_regression
+from coterie._src.init import bernoulli, from_file, gaussian, warm
+from coterie._src.intake import Verdict
+from coterie._src.metrics import matched_distance
+from coterie._src.server import Server
+from coterie._src.simulation import SimulatedNetwork, play, stream
+from coterie._src.tasks import linear_regression
 
 
 def test_streams_are_repeatable_and_apart() -> None:

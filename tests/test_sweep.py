@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from coterie.experiments import database as database_module
-from coterie.experiments.database import Database, key
-from coterie.experiments.reading import parse_config
-from coterie.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
-from coterie.experiments.run import local_engine
-from coterie.experiments.sweep import Grid, grid_toml, jobs_left, keep_grid, parse_grid, read_grid, sweep
+from coterie._src.experiments import database as database_module
+from coterie._src.experiments.database import Database, key
+from coterie._src.experiments.engines import local_engine
+from coterie._src.experiments.results import aggregate, as_csv, full_name, select, varied, without_clock
+from coterie._src.experiments.sweep import Grid, grid_toml, jobs_left, keep_grid, parse_grid, read_grid, sweep
+from coterie._src.experiments.toml import parse_config
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
 GRID = """
@@ -140,9 +140,9 @@ def test_a_trial_is_kept_with_all_its_methods_or_not_at_all(finished: Path) -> N
 ON_RAY = """
 import logging, sys
 import ray
-from coterie.experiments.database import Database
-from coterie.experiments.run import ray_engine
-from coterie.experiments.sweep import jobs_left, sweep
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.engines import ray_engine
+from coterie._src.experiments.sweep import jobs_left, sweep
 from test_sweep import grid, table
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -375,7 +375,7 @@ def test_two_sweeps_may_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
-    program = "import sys; from coterie.experiments.database import Database; Database(sys.argv[1], create=True)"
+    program = "import sys; from coterie._src.experiments.database import Database; Database(sys.argv[1], create=True)"
     command = [sys.executable, "-c", program, str(tmp_path / "new")]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [process.communicate(timeout=120)[1] for process in running] == [""] * 4

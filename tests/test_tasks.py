@@ -9,8 +9,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from coterie.data import Clients, mixed_regression
-from coterie.tasks import (
+from coterie._src.data import Clients, mixed_regression
+from coterie._src.tasks import (
     Quadratic,
     Task,
     linear_model,
@@ -20,7 +20,7 @@ from coterie.tasks import (
     quadratic,
     softmax_regression,
 )
-from coterie.tasks.linear_model import float32_inverse, least_squares
+from coterie._src.tasks.linear import float32_inverse, least_squares
 
 CLASSES = 3
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie import theory
-from coterie.data import gaussian_means, mixed_regression
-from coterie.tasks import linear_regression, mean_estimation
+from coterie._src import theory
+from coterie._src.data import gaussian_means, mixed_regression
+from coterie._src.tasks import linear_regression, mean_estimation
 
 
 def setting(**changes: float) -> theory.Setting:

@@ -1,66 +1,28 @@
-"""Coterie: Byzantine-robust clustered federated learning.
-
-    import numpy as np
-    from coterie import aggregators, data, tasks
-
-`import coterie` itself loads nothing heavy; the stations of the design are loaded when first used.
-"""
+"""Coterie: Byzantine-robust clustered federated learning."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from coterie._src import deprecated
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "__version__",
-    "aggregators",
-    "algorithms",
-    "assignment",
-    "attacks",
-    "data",
-    "experiments",
-    "initialise",
-    "intake",
-    "load",
-    "metrics",
-    "plot",
-    "report",
-    "server",
-    "simulate",
-    "tasks",
-    "theory",
-]
+__all__ = ["__version__", "load"]
 
 if TYPE_CHECKING:
-    from coterie import (
-        aggregators,
-        algorithms,
-        assignment,
-        attacks,
-        data,
-        experiments,
-        initialise,
-        intake,
-        metrics,
-        plot,
-        report,
-        server,
-        simulate,
-        tasks,
-        theory,
-    )
-    from coterie.experiments.load import load
+    from coterie._src.experiments.models import load
+
+deprecated.install()
 
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        from coterie.experiments.load import load
+        from coterie._src.experiments.models import load
 
         return load
-    if name in __all__:
-        return importlib.import_module(f"coterie.{name}")
+    if name in deprecated.MODULES:
+        return deprecated.old_module(name)
     raise AttributeError(f"module 'coterie' has no attribute {name!r}")
 
 

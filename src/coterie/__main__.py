@@ -1,6 +1,6 @@
 """`python -m coterie`: the command line where no script is installed."""
 
-from coterie.cli import entry
+from coterie._src.cli import entry
 
 if __name__ == "__main__":
     entry()

@@ -22,18 +22,18 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_limits
 
-from coterie import tasks
-from coterie.arrays import as_numpy
-from coterie.data import Clients
-from coterie.experiments import parse_config, run_trial, tables
-from coterie.experiments.config import METHOD_NAMES
-from coterie.experiments.database import Database
-from coterie.experiments.run import local_engine
-from coterie.experiments.sweep import jobs_left, parse_grid, sweep
-from coterie.experiments.trial import NOTHING_OWN, Ground, _run_methods, draw_trial
-from coterie.flower import ClusteredStrategy, client_app
-from coterie.flower.checkpoint import Checkpoint
-from coterie.simulate import stream
+from coterie._src import tasks
+from coterie._src.arrays import as_numpy
+from coterie._src.data import Clients
+from coterie._src.experiments import parse_config, run_trial, tables
+from coterie._src.experiments.config import METHOD_NAMES
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.engines import local_engine
+from coterie._src.experiments.sweep import jobs_left, parse_grid, sweep
+from coterie._src.experiments.trial import NOTHING_OWN, Ground, _run_methods, draw_trial
+from coterie._src.federation import ClusteredStrategy, client_app
+from coterie._src.federation.checkpoint import Checkpoint
+from coterie._src.simulation import stream
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from in_process import InProcessGrid

@@ -1,0 +1,1 @@
+"""Everything behind the public names of `coterie`. Private: it may change in any version."""

@@ -1,0 +1,94 @@
+"""A payload sent to a target, with a strength."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
+
+import numpy as np
+
+from coterie._src.arrays import Array, Ints, as_numpy, namespace
+from coterie._src.attacks.base import Forgery, Payload, Target, View
+from coterie._src.attacks.payloads import PAPER, none, paper
+from coterie._src.attacks.targets import own
+from coterie._src.client import respond
+
+WORST: Final = "worst"
+COARSE, FINE = 2.0 ** np.arange(-5, 6), 2.0 ** np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75])
+"""The strengths that a search tries, and the factors around the best of them."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A payload sent to a target.
+
+    scale: the payload's one number (see each payload); None for the one that its authors give, `WORST` for the one
+    that moves the server's rule farthest, found anew in every round by a line search (the optimised attacks of
+    Allouah et al., Fixing by mixing, 2023). sleep: rounds in which the liars first answer by their own data.
+
+    >>> Attack(paper, own, scale=10.0).scale
+    10.0
+    """
+
+    payload: Payload
+    target: Target = own
+    scale: float | Literal["worst"] | None = None
+    sleep: int = 0
+
+    def __call__(self, view: View) -> Forgery:
+        if view.round < self.sleep and self.sleep:
+            return none(view)
+        free = view.centres is not None and not view.fixed
+        if free and self.payload is paper and self.target is own and self.scale != WORST:
+            # the paper's Byzantine clients work on scale·θ throughout, their own choice included
+            scale = PAPER if self.scale is None else self.scale
+            centres: Array = view.centres
+            found = respond(view.liars, scale * centres, memory=view.memory)
+            return Forgery(found.labels, found.updates)
+        labels = view.labels.copy()
+        if free:
+            labels[view.byzantine] = self.target(view)
+        view = replace(view, labels=labels)
+        if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
+            return self.payload(view)
+        return _worst(self.payload, view) if self.scale == WORST else self.payload(view, self.scale)
+
+
+def _worst(payload: Payload, view: View) -> Forgery:
+    """The forgery that moves the server's rule farthest from the honest mean, over all clusters it goes to."""
+    if view.aggregate is None:
+        raise ValueError("scale: the worst one is that for the server's rule; give it, SimulatedNetwork(aggregate=...)")
+    published = payload(view)
+    if not isinstance(published.updates, type(view.updates)):
+        return published  # malformed on purpose: no rule will see it
+    state = view.rng.bit_generator.state
+
+    def forged(scale: float) -> Forgery:
+        view.rng.bit_generator.state = state  # the same noise at every strength, and in what is sent
+        return payload(view, scale)
+
+    tried = {scale: _damage(view, forged(scale)) for scale in COARSE.tolist()}
+    best = max(tried, key=lambda scale: tried[scale])
+    tried |= {scale: _damage(view, forged(scale)) for scale in (best * FINE).tolist()}
+    return forged(max(tried, key=lambda scale: tried[scale]))
+
+
+def _damage(view: View, forged: Forgery) -> float:
+    """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where it is not a number."""
+    assert view.aggregate is not None
+    total, forgeries = 0.0, cast(Array, forged.updates)
+    for honest, lies in _attacked(view, forged):
+        together = namespace(view.updates).concat([view.updates[honest], forgeries[lies]])
+        moved = as_numpy(view.aggregate(together)).astype(np.float64)
+        total += float(((moved - as_numpy(view.updates[honest]).mean(axis=0, dtype=np.float64)) ** 2).sum())
+    return total if np.isfinite(total) else np.inf
+
+
+def _attacked(view: View, forged: Forgery) -> Iterator[tuple[Ints, Ints]]:
+    """Per attacked cluster the honest clients (among m) and the liars (among the Byzantine ones)."""
+    labels = np.asarray(forged.labels)
+    for j in np.unique(labels).tolist():
+        honest = np.flatnonzero(~view.byzantine & (view.labels == j))
+        if len(honest):
+            yield honest, np.flatnonzero(labels == j)

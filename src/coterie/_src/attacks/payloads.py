@@ -1,0 +1,100 @@
+"""What is sent, where no statistics of the honest clients are needed but their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from coterie._src.arrays import as_numpy, cast, like, namespace
+from coterie._src.attacks.base import Forgery, View
+
+PAPER = 3.0
+"""The number of the paper's experiments, and the strength of the plain attacks unless told otherwise."""
+
+
+def none(view: View, scale: float = PAPER) -> Forgery:
+    """Poisoned data alone: ∇F_i(θ), the honest answer of their own data, for the cluster they claim.
+
+    What the data are is the problem's matter: in the synthetic ones a liar's optimum is none of the k (the paper's
+    experiments). No strength to choose.
+    """
+    return paper(view, 1.0)
+
+
+def paper(view: View, scale: float = PAPER) -> Forgery:
+    """The gradient of their poisoned data at scale·θ instead of θ (the paper's experiments: scale 3)."""
+    labels = view.claimed
+    if view.centres is None:
+        return Forgery(labels, view.updates[view.byzantine])
+    return Forgery(labels, view.liars.gradients(scale * view.centres, labels))
+
+
+def sign_flip(view: View, scale: float = PAPER) -> Forgery:
+    """−scale × the mean honest update of the claimed cluster (of all honest clients where it has none)."""
+    xp, claimed = namespace(view.updates), view.claimed
+    flipped = {j: -scale * xp.mean(view.honest_rows(j), axis=0) for j in np.unique(claimed).tolist()}
+    return Forgery(claimed, xp.stack([flipped[j] for j in claimed.tolist()]))
+
+
+def inner_product(view: View, scale: float = 0.5) -> Forgery:
+    """−ε × the mean honest update of the claimed cluster: the sign flip, too small to stand out.
+
+    While the mean of all still points the right way, the loss falls, only slowly; with many liars it turns.
+    Reference: Xie, Koyejo and Gupta, Fall of empires, 2019.
+    """
+    return sign_flip(view, scale)
+
+
+def label_flip(view: View, scale: float = PAPER) -> Forgery:
+    """∇F_i(θ) of their own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
+
+    No strength to choose. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
+    systems, 2020.
+    """
+    flipped = view.liars.flipped()
+    if view.asked == "minimiser":
+        return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))
+    if view.centres is None:
+        return none(view)
+    return Forgery(view.claimed, flipped.gradients(view.centres, view.claimed))
+
+
+def gaussian(view: View, scale: float = PAPER) -> Forgery:
+    """Noise: independent N(0, scale²) in every coordinate."""
+    noise = scale * view.rng.standard_normal((view.count, view.updates.shape[1]))
+    return Forgery(view.claimed, like(noise, view.updates))
+
+
+def constant(view: View, scale: float = PAPER) -> Forgery:
+    """Every coordinate is `scale`."""
+    rows = np.full((view.count, view.updates.shape[1]), scale)
+    return Forgery(view.claimed, like(rows, view.updates))
+
+
+def garbage(view: View, scale: float = PAPER) -> Forgery:
+    """Every way to be malformed in turn: NaN, Inf, wrong length, wrong dtype, text, nothing, labels that
+    do not exist, a stale round, and every reply twice."""
+    honest = view.updates[view.byzantine]
+    spoils: list[Callable[[Any], Any]] = [
+        lambda row: row * float("nan"),
+        lambda row: row + float("inf"),
+        lambda row: row[:-1] if row.shape[0] > 1 else row[None],
+        lambda row: as_numpy(row).astype(np.complex128),
+        lambda row: "garbage",
+        lambda row: None,
+        lambda row: row,
+    ]
+    wrong_labels: list[Any] = [view.clusters, -1, 2**70, "0", None, 0.5, True]
+    turn = [i + max(view.round, 0) for i in range(view.count)]
+    updates = [spoils[t % len(spoils)](honest[i]) for i, t in enumerate(turn)]
+    # a healthy update (the last spoil) comes with a wrong label or, every other time, a stale round
+    healthy = [t % len(spoils) == len(spoils) - 1 for t in turn]
+    stale = [h and (t // len(spoils)) % 2 == 1 for h, t in zip(healthy, turn, strict=True)]
+    labels: list[Any] = view.claimed.tolist()
+    for i, t in enumerate(turn):
+        if healthy[i] and not stale[i]:
+            labels[i] = wrong_labels[(t // len(spoils)) % len(wrong_labels)]
+    rounds = [view.round - 1 if late else view.round for late in stale]
+    return Forgery(labels, updates, rounds, repeated=True)

@@ -1,0 +1,173 @@
+"""`coterie run` and `coterie config`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, tell_doubts
+
+if TYPE_CHECKING:
+    from coterie._src.experiments import Config, RunFolder, TrialResult
+
+
+@app.command()
+def config(file: ConfigFile = None, changes: Overrides = None) -> None:
+    """Print the complete configuration as TOML, with a comment on every key."""
+    from coterie._src.experiments import as_toml, read_config
+
+    print(as_toml(read_config(file, changes or [])), end="")
+
+
+@app.command()
+def run(
+    file: ConfigFile = None,
+    changes: Overrides = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="coterie, brifca-median, -trimmed, -geometric, -krum, -clipping, -filter, -no-regret, ifca, "
+            "three-stage, local, global or oracle. Repeatable; default: coterie, the paper's methods and the points of "
+            "reference.",
+        ),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Independent repetitions.", show_default="10")] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.", show_default="0")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results, new or empty. Default: runs/DATE-TIME; with --json none."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Compare methods on a problem: a table, a convergence plot, a per-client audit, and all numbers in a folder.
+
+    The folder holds config.toml (`coterie run DIR/config.toml` gives the same numbers again), summary.json,
+    trials.csv, rounds.csv, audit.csv, centres/ and convergence.png (for networks also clusters.csv; `coterie.load(DIR)`
+    gives the models back). Ctrl-C keeps what is finished.
+    """
+    from coterie._src.experiments import RunFolder, check, read_config
+    from coterie._src.experiments.config import IMAGE_KINDS
+
+    changes = list(changes or [])
+    if method:
+        changes.append(f"run.methods={json.dumps(method)}")
+    changes += [f"run.{key}={value}" for key, value in (("trials", trials), ("seed", seed)) if value is not None]
+    chosen = read_config(file, changes)
+    check(chosen)
+    if chosen.run.device != "cpu" and chosen.problem.kind not in IMAGE_KINDS:
+        raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
+    place = out or (None if as_json else dated_folder())
+    folder = None if place is None else RunFolder(place, chosen)
+    _run(chosen, folder, as_json)
+
+
+def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
+    from coterie._src.experiments.engines import run_trials
+    from coterie._src.experiments.run_folder import outcome
+
+    results = []
+    with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
+        if folder is not None:
+            folder.open()
+        tell_doubts([chosen])
+        try:
+            for result in run_trials(chosen, report_rounds, interrupted):
+                results.append(result)
+                if folder is not None:
+                    folder.add(result)
+        except BaseException:
+            if folder is not None:
+                folder.close("failed")
+            raise
+    results.sort(key=lambda result: result.trial)
+    status = "interrupted" if interrupted() else "complete"
+    if folder is not None:
+        folder.close(status)
+    if as_json:
+        print(json.dumps(outcome(chosen, results, status)))
+    elif results:
+        _show(chosen, results)
+    if folder is not None:
+        if results:
+            from coterie._src.plot import convergence
+
+            convergence(results, folder.path / "convergence.png", _title(chosen))
+        print(
+            f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
+            file=sys.stderr,
+        )
+    if interrupted():
+        raise SystemExit(130)
+
+
+def _title(chosen: Config) -> str:
+    from coterie._src.experiments.config import Images
+
+    problem = chosen.problem
+    if problem.kind == "folder":
+        return f"{problem.path}: k={problem.clusters}, {problem.task}"
+    attack = f"{chosen.attack.kind} attack on {chosen.attack.target}"
+    width = f"{problem.hidden} hidden units" if isinstance(problem, Images) else f"d={problem.dim}"
+    return (
+        f"{problem.kind}: k={problem.clusters}, m={problem.clients}, n={problem.samples}, {width}, "
+        f"α={problem.byzantine}, {attack}, {chosen.run.trials} trials"
+    )
+
+
+def _show(chosen: Config, results: list[TrialResult]) -> None:
+    from coterie._src.experiments import summarise
+    from coterie._src.report import accuracy_table, as_table, whereabouts
+
+    console = output_console()
+    console.print(as_table(summarise(results), _title(chosen), console.width))
+    if (clusters := accuracy_table(results)) is not None:
+        console.print(clusters)
+    if chosen.problem.kind == "folder":
+        for method, found in results[0].methods.items():
+            if method not in ("local", "global"):  # the first that has clusters
+                lines = whereabouts((str(row["client"]), row["cluster"]) for row in found.audit)
+                print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
+                break
+
+
+class ProgressBar:
+    """A bar on stderr with trials, rounds and the time left; silent where stderr is no terminal."""
+
+    def __init__(self, chosen: Config) -> None:
+        rounds = chosen.algorithm.rounds
+        self.per_trial = sum(1 if m in ("local", "oracle") else rounds + 1 for m in chosen.methods)
+        self.trials = chosen.run.trials
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("trial {task.fields[trial]}/{task.fields[trials]}"),
+            BarColumn(),
+            TextColumn("rounds"),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=self.per_trial * self.trials, trial=1, trials=self.trials)
+
+    def __enter__(self) -> Callable[[int], None]:
+        self.bar.start()
+        return self._advance
+
+    def _advance(self, rounds: int) -> None:
+        trial = min(self.trials, 1 + rounds // self.per_trial)
+        self.bar.update(self.task, completed=rounds, trial=trial)
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()

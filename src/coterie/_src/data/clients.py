@@ -1,0 +1,171 @@
+"""The clients' samples, ragged by nature, and the truth about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie._src.arrays import Array, Bools, Ints, namespace
+
+BLOCK_ELEMENTS = 1 << 24
+"""Feature values in one block at most: it bounds the temporary memory of a pass over the data."""
+
+
+class Block(NamedTuple):
+    """Consecutive clients with the same number of samples, as one dense batch (views, no copy)."""
+
+    start: int
+    stop: int
+    features: Array  # (stop - start, n, d)
+    targets: Array | None  # (stop - start, n)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The private samples of m clients, one after the other in two flat arrays.
+
+    features: (N, d), N = Σ n_i; for mean estimation these are the samples themselves. Whole numbers become float64.
+    targets: (N,) or None.
+    sizes: (m,), n_i ≥ 1, the number of samples of each client.
+    names: one name per client, for reports ("0", "1", … by default).
+
+    >>> Clients(np.zeros((5, 3)), np.zeros(5), np.array([2, 3])).count
+    2
+    """
+
+    features: Array
+    targets: Array | None
+    sizes: Ints
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = np.asarray(self.sizes, dtype=np.int64)
+        object.__setattr__(self, "sizes", sizes)
+        if self.features.ndim != 2:
+            raise ValueError(f"features must have two axes (samples, columns), got shape {tuple(self.features.shape)}")
+        xp = namespace(self.features)
+        if not xp.isdtype(self.features.dtype, "real floating"):
+            object.__setattr__(self, "features", xp.astype(self.features, xp.float64))
+        if sizes.ndim != 1 or sizes.size == 0 or sizes.min() < 1:
+            raise ValueError("sizes must hold at least one client, and every client at least one sample")
+        if sizes.sum() != self.features.shape[0]:
+            raise ValueError(f"sizes add up to {sizes.sum()} samples, but features has {self.features.shape[0]} rows")
+        if self.targets is not None and tuple(self.targets.shape) != (self.features.shape[0],):
+            raise ValueError(f"targets must have shape ({self.features.shape[0]},), got {tuple(self.targets.shape)}")
+        if not self.names:
+            object.__setattr__(self, "names", tuple(str(i) for i in range(sizes.size)))
+        if len(self.names) != sizes.size:
+            raise ValueError(f"names must hold one name per client ({sizes.size}), got {len(self.names)}")
+
+    @cached_property
+    def count(self) -> int:
+        """m, the number of clients."""
+        return int(self.sizes.size)
+
+    @property
+    def dim(self) -> int:
+        """The number of feature columns."""
+        return int(self.features.shape[1])
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """(m + 1,): client i owns the rows offsets[i] : offsets[i + 1]."""
+        return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+
+    def samples(self, client: int) -> tuple[Array, Array | None]:
+        """The features (n_i, d) and targets (n_i,) of one client, as views."""
+        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return self.features[rows, :], None if self.targets is None else self.targets[rows]
+
+    def blocks(self, elements: int = BLOCK_ELEMENTS) -> Iterator[Block]:
+        """Runs of neighbours with equal n_i as dense (c, n, d) batches of at most `elements` feature values.
+
+        The only place that deals with raggedness: with equal n_i there is one block (or a few, by
+        memory), with all n_i different there is one per client.
+        """
+        cuts = np.flatnonzero(np.diff(self.sizes)) + 1
+        for first, last in zip([0, *cuts], [*cuts, self.count], strict=True):
+            n = int(self.sizes[first])
+            stride = max(1, elements // max(1, n * self.dim))
+            for start in range(int(first), int(last), stride):
+                stop = min(start + stride, int(last))
+                rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+                xp = namespace(self.features)
+                features = xp.reshape(self.features[rows, :], (stop - start, n, self.dim))
+                targets = None if self.targets is None else xp.reshape(self.targets[rows], (stop - start, n))
+                yield Block(start, stop, features, targets)
+
+    def _gather(self, rows: Ints | slice, sizes: Ints, names: tuple[str, ...]) -> Clients:
+        return Clients(self.features[rows], None if self.targets is None else self.targets[rows], sizes, names)
+
+    def take(self, clients: Sequence[int] | Ints) -> Clients:
+        """The given clients only, in the given order; of neighbours the samples are views, no copies."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        rows: Ints | slice
+        if len(chosen) and (np.diff(chosen) == 1).all():
+            rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))
+        else:
+            rows = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in chosen])
+        return self._gather(rows, self.sizes[chosen], tuple(self.names[i] for i in chosen))
+
+    def pool(self, clients: Sequence[int] | Ints) -> Clients:
+        """One client that owns all samples of the given ones."""
+        taken = self.take(clients)
+        return Clients(taken.features, taken.targets, np.array([taken.sizes.sum()]), ("pooled",))
+
+    def part(self, index: int, parts: int) -> Clients:
+        """Part `index` of `parts` disjoint parts of every client's samples (re-sampling, Section 5).
+
+        Part sizes of one client differ by at most one; every client needs n_i ≥ parts.
+        """
+        if not 0 <= index < parts:
+            raise ValueError(f"index must be in [0, parts), got index={index}, parts={parts}")
+        if self.sizes.min() < parts:
+            raise ValueError(
+                f"every client needs at least {parts} samples to be cut into {parts} parts, "
+                f"the smallest has {self.sizes.min()}"
+            )
+        low = self.offsets[:-1] + self.sizes * index // parts
+        high = self.offsets[:-1] + self.sizes * (index + 1) // parts
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
+        return self._gather(rows, high - low, self.names)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What nobody in the federation knows; only evaluation, attacks and the oracle may look.
+
+    centres: (k, d), θ*_j, or (k, 0) where there is no true parameter. labels: (m,), the true cluster, -1 for a
+    Byzantine client. test: samples of each cluster that no client has, as those of k clients.
+    """
+
+    centres: Array
+    labels: Ints
+    test: Clients | None = None
+
+    @property
+    def byzantine(self) -> Bools:
+        """(m,), True where the client is Byzantine."""
+        return self.labels < 0
+
+    @property
+    def separation(self) -> float:
+        """Δ = min_{j≠j'} ‖θ*_j − θ*_j'‖; infinite for one cluster."""
+        xp = namespace(self.centres)
+        k = self.centres.shape[0]
+        gaps = [
+            float(xp.linalg.vector_norm(self.centres[i, :] - self.centres[j, :])) for i in range(k) for j in range(i)
+        ]
+        return min(gaps, default=float("inf"))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients and, where it is known, the truth about them."""
+
+    clients: Clients
+    truth: Truth | None = None

@@ -1,0 +1,220 @@
+"""Images as clients: the standard IDX files, clusters by rotation or by relabelling, and splits over clients."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import DTypeLike, NDArray
+from scipy.ndimage import rotate
+
+from coterie._src.arrays import Ints
+from coterie._src.data.clients import Clients, Federation, Truth
+from coterie._src.data.synthetic import draw_labels
+
+IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+MOST_BYTES = 1 << 32
+"""No IDX file that is larger is read: a header may promise anything."""
+
+Images = NDArray[Any]
+"""(N, height, width), or any (N, …)."""
+
+
+class Labelled(NamedTuple):
+    """Images and the class of each."""
+
+    images: Images
+    labels: Ints
+
+
+def read_idx(path: str | Path) -> NDArray[Any]:
+    """The array of an IDX file, gzipped or not (the format of MNIST and its relatives).
+
+    What is wrong with a file (a magic number that is none, too few or too many bytes) is a ValueError that names it.
+    """
+    file = Path(path)
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(file, "rb") as stream:
+            magic = stream.read(4)
+            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES or not magic[3]:
+                raise ValueError(f"{file}: is not an IDX file (its first bytes are {magic.hex(' ') or 'missing'})")
+            header = stream.read(4 * magic[3])
+            if len(header) < 4 * magic[3]:
+                raise ValueError(f"{file}: ends within its header")
+            shape = struct.unpack(f">{magic[3]}I", header)
+            dtype = np.dtype(IDX_TYPES[magic[2]])
+            size = math.prod(shape) * dtype.itemsize
+            if size > MOST_BYTES:
+                raise ValueError(f"{file}: promises {size} bytes, more than the {MOST_BYTES} that are read")
+            content = stream.read(size + 1)
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{file}: is cut off or damaged ({error})") from None
+    if len(content) != size:
+        length = "more" if len(content) > size else f"{len(content)}"
+        raise ValueError(f"{file}: must hold {size} bytes of data for shape {shape}, has {length}")
+    return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def read_images(folder: str | Path, part: str = "train") -> Labelled:
+    """Images and labels `PART-images-idx3-ubyte[.gz]` and `PART-labels-idx1-ubyte[.gz]` of a folder; part: train, t10k.
+
+    Pixels as they are, 0 to 255.
+    """
+    place = Path(folder)
+    found = []
+    for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+        files = [file for file in (place / name, place / f"{name}.gz") if file.is_file()]
+        if not files:
+            raise ValueError(f"{place / name}: no such file (nor with .gz)")
+        found.append((files[0], read_idx(files[0])))
+    (first, images), (second, labels) = found
+    if images.ndim < 2 or labels.ndim != 1 or len(images) != len(labels):
+        raise ValueError(
+            f"{second}: must hold one label for each image of {first.name}; shapes are {labels.shape}, {images.shape}"
+        )
+    return Labelled(images, labels.astype(np.int64))
+
+
+def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
+    """One copy of all images per cluster, turned by j·360°/clusters: what is a 6 to one cluster is a 9 to another.
+
+    Quarter turns are exact; others interpolate. Reference: Ghosh et al., An efficient framework for clustered federated
+    learning, 2020, Section 6.
+
+    >>> [copy.images[0].tolist() for copy in rotated(np.array([[[1, 2], [3, 4]]]), np.array([0]), clusters=2)]
+    [[[1, 2], [3, 4]], [[4, 3], [2, 1]]]
+    """
+    if images.ndim != 3:
+        raise ValueError(f"images must have three axes (N, height, width), got shape {images.shape}")
+    _check_clusters(clusters)
+    copies = []
+    for j in range(clusters):
+        if 4 * j % clusters == 0:
+            turned = np.rot90(images, 4 * j // clusters, axes=(1, 2))
+        else:
+            turned = rotate(images, 360.0 * j / clusters, axes=(2, 1), reshape=False, order=1)
+        copies.append(Labelled(np.ascontiguousarray(turned), labels))
+    return copies
+
+
+def permuted_labels(images: Images, labels: Ints, clusters: int, rng: Generator) -> list[Labelled]:
+    """The same images for every cluster, with the classes renamed at random; the first cluster keeps their names."""
+    _check_clusters(clusters)
+    classes = int(labels.max()) + 1
+    names = [np.arange(classes), *(rng.permutation(classes) for _ in range(clusters - 1))]
+    return [Labelled(images, name[labels]) for name in names]
+
+
+def _check_clusters(clusters: int) -> None:
+    if clusters < 1:
+        raise ValueError(f"clusters must be at least 1, got {clusters}")
+
+
+def split_iid(count: int, clients: int, rng: Generator, samples: int | None = None) -> list[Ints]:
+    """`count` samples over clients at random: all of them, as evenly as can be, or `samples` for each."""
+    needed = clients * (samples or 1)
+    if clients < 1 or needed > count:
+        raise ValueError(f"samples: {count} are too few for {clients} clients with {samples or 1} each")
+    order = rng.permutation(count)
+    if samples is not None:
+        return list(order[:needed].reshape(clients, samples))
+    return np.array_split(order, clients)
+
+
+def split_dirichlet(labels: Ints, clients: int, concentration: float, rng: Generator) -> list[Ints]:
+    """All samples over clients with unequal classes and sizes: of every class a Dirichlet(concentration) share each.
+
+    Small concentrations give clients of few classes, large ones tend to `split_iid`. Every client gets at least one
+    sample: one without any takes one from the largest.
+    Reference: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution, 2019.
+    """
+    if not concentration > 0:
+        raise ValueError(f"concentration must be positive, got {concentration}")
+    if not 1 <= clients <= len(labels):
+        raise ValueError(f"clients must be from 1 to the number of samples ({len(labels)}), got {clients}")
+    parts: list[list[Ints]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(np.full(clients, concentration))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, cuts), strict=True):
+            part.append(piece)
+    whole = [np.concatenate(part) for part in parts]
+    for poor in [i for i, part in enumerate(whole) if len(part) == 0]:
+        rich = max(range(clients), key=lambda i: len(whole[i]))
+        whole[poor], whole[rich] = whole[rich][-1:], whole[rich][:-1]
+    return whole
+
+
+def image_federation(
+    rng: Generator,
+    train: Sequence[Labelled],
+    test: Sequence[Labelled],
+    *,
+    clients: int,
+    byzantine: float = 0.0,
+    samples: int | None = None,
+    concentration: float | None = None,
+    dtype: DTypeLike = np.float32,
+) -> Federation:
+    """Clients with images: cluster j's have samples of train[j], each of them in one client at most.
+
+    samples: for each client; None: all there are, as evenly as can be. concentration: a Dirichlet split of all of
+    them instead. The Byzantine clients come last and have data of the clusters in turn. Pixels become features in
+    [0, 1], targets are the classes, `truth.test` has test[j] for cluster j.
+    """
+    labels = draw_labels(clients, len(train), byzantine, None)
+    liars = int((labels < 0).sum())
+    homes = np.concatenate([labels[: clients - liars], np.arange(liars) % len(train)])
+    parts: list[Ints] = [np.empty(0, np.int64)] * clients
+    for j, variant in enumerate(train):
+        members = np.flatnonzero(homes == j)
+        if concentration is None:
+            split = split_iid(len(variant.labels), len(members), rng, samples)
+        else:
+            split = split_dirichlet(variant.labels, len(members), concentration, rng)
+        for client, part in zip(members.tolist(), split, strict=True):
+            parts[client] = part
+    largest = max(1.0, float(max(variant.images.max() for variant in train)))
+
+    def flat(pieces: list[Labelled]) -> Clients:
+        images = np.concatenate([piece.images.reshape(len(piece.images), -1) for piece in pieces]).astype(dtype)
+        images /= largest
+        sizes = np.array([len(piece.labels) for piece in pieces])
+        return Clients(images, np.concatenate([piece.labels for piece in pieces]), sizes)
+
+    own = [
+        Labelled(train[j].images[part], train[j].labels[part]) for j, part in zip(homes.tolist(), parts, strict=True)
+    ]
+    return Federation(flat(own), Truth(np.zeros((len(train), 0)), labels, flat(list(test))))
+
+
+def read_digits() -> Labelled:
+    """The 1797 handwritten digits of 8 × 8 pixels that come with scikit-learn (`coterie[torch]`), pixels from 0 to 16.
+
+    Reference: Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI machine learning repository, 1998.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ValueError("problem.path: the bundled digits need scikit-learn (pip install 'coterie[torch]')") from None
+    digits = load_digits()
+    return Labelled(digits.images, digits.target.astype(np.int64))
+
+
+def held_out(data: Labelled, share: float, rng: Generator) -> tuple[Labelled, Labelled]:
+    """Samples to learn from, and a share of them to test on."""
+    order = rng.permutation(len(data.labels))
+    cut = round(share * len(order))
+    test, train = order[:cut], order[cut:]
+    return Labelled(data.images[train], data.labels[train]), Labelled(data.images[test], data.labels[test])

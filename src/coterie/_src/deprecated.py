@@ -1,0 +1,66 @@
+"""Old names that keep working for one version, with a warning: modules that were public before `coterie.__all__` was."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+REMOVED_IN = "0.2"
+MODULES = {
+    "aggregators": "aggregators",
+    "algorithms": "algorithms",
+    "assignment": "client",
+    "attacks": "attacks",
+    "data": "data",
+    "experiments": "experiments",
+    "flower": "federation",
+    "initialise": "init",
+    "intake": "intake",
+    "metrics": "metrics",
+    "plot": "plot",
+    "report": "report",
+    "server": "server",
+    "simulate": "simulation",
+    "tasks": "tasks",
+    "theory": "theory",
+}
+"""The modules of version 0.1.0 by their old names, and where they are now."""
+
+
+def old_module(name: str) -> ModuleType:
+    """A module by its old name, such as `simulate`, with a warning."""
+    warnings.warn(
+        f"coterie.{name} is private from version {REMOVED_IN} on; use the names of coterie.__all__",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return importlib.import_module(f"coterie._src.{MODULES[name]}")
+
+
+class OldModules:
+    """Finds `coterie.simulate` and the others where an import statement names them."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        return ModuleSpec(name, OldModules()) if package == "coterie" and module in MODULES else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> None:
+        """A new module, which `exec_module` fills."""
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Give it the names of the module that is now private."""
+        names = vars(old_module(module.__name__.rpartition(".")[2]))
+        vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
+
+
+def install() -> None:
+    """Make import statements find the old modules."""
+    if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
+        sys.meta_path.append(OldModules())  # type: ignore[arg-type]

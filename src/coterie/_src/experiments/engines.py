@@ -1,0 +1,203 @@
+"""Many trials, on one or several processes or on a Ray cluster, with the same numbers."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.sharedctypes import Synchronized
+from typing import Any, NamedTuple
+
+from coterie._src.aggregators import Aggregator
+from coterie._src.arrays import available_cores
+from coterie._src.attacks import Attack
+from coterie._src.experiments.config import METHOD_NAMES, Config
+from coterie._src.experiments.trial import NOTHING_OWN, Ground, Own, TrialResult, run_trial
+
+POLL_SECONDS = 0.1
+OnProgress = Callable[[int], None]
+Stop = Callable[[], bool]
+
+
+class Interrupted(Exception):
+    """A trial was asked to stop in its middle."""
+
+
+class Job(NamedTuple):
+    """One trial of one configuration; `record` keeps its rounds and audit."""
+
+    config: Config
+    trial: int
+    record: bool = True
+
+
+Engine = Callable[[Sequence[Job], OnProgress, Stop], Iterator[tuple[int, TrialResult]]]
+"""Runs jobs and yields (place of the job, result) as they end; `on_progress` hears the rounds done so far.
+
+Once `stop()` is true no job is begun, those under way are given up, and the iteration ends.
+"""
+
+
+def worker_count(config: Config) -> int:
+    """Processes to use: as configured, or one per core."""
+    return available_cores() if config.run.workers == "auto" else config.run.workers
+
+
+def run_trials(
+    config: Config,
+    on_progress: OnProgress = lambda rounds: None,
+    stop: Stop = lambda: False,
+    *,
+    rules: Mapping[str, Aggregator] | None = None,
+    attack: Attack | None = None,
+) -> Iterator[TrialResult]:
+    """Yield the trials of a configuration as they end; see `Engine` for the arguments.
+
+    rules: aggregators of one's own by name, each of which plays as Algorithm 1 beside the configured methods. attack:
+    in the place of the configured one. With either, all trials run in this process.
+    """
+    if taken := set(rules or {}) & set(METHOD_NAMES):
+        raise ValueError(f"rules: {', '.join(sorted(taken))} is the name of a method; choose another")
+    jobs = [Job(config, trial) for trial in range(config.run.trials)]
+    if rules or attack:
+        played = _in_this_process(jobs, on_progress, stop, Own(rules or {}, attack))
+    else:
+        played = local_engine(worker_count(config))(jobs, on_progress, stop)
+    for _, result in played:
+        yield result
+
+
+def local_engine(workers: int) -> Engine:
+    """Processes on this machine, or this process itself where one is enough. None is left behind."""
+
+    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+        if min(workers, len(jobs)) <= 1:
+            return _in_this_process(jobs, on_progress, stop)
+        return _in_workers(jobs, min(workers, len(jobs)), on_progress, stop)
+
+    return run
+
+
+def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
+    """To be called after every round: it reports how many there were, and raises `Interrupted` once asked to stop."""
+    done = 0
+
+    def on_round() -> None:
+        nonlocal done
+        done += 1
+        on_progress(done)
+        if stop():
+            raise Interrupted
+
+    return on_round
+
+
+def _in_this_process(
+    jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, own: Own = NOTHING_OWN
+) -> Iterator[tuple[int, TrialResult]]:
+    on_round, ground = counted_rounds(on_progress, stop), Ground()
+    for place, job in enumerate(jobs):
+        try:
+            result = run_trial(*job, on_round, ground, own)
+        except Interrupted:
+            return
+        yield place, result
+
+
+def _in_workers(
+    jobs: Sequence[Job], workers: int, on_progress: OnProgress, stop: Stop
+) -> Iterator[tuple[int, TrialResult]]:
+    context = multiprocessing.get_context("spawn")
+    rounds, stopped = context.Value("q", 0), context.RawValue("b", 0)
+    counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
+    with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped, os.getpid())) as pool:
+        try:
+            with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
+                places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
+            waiting = set(places)
+            while waiting and not stop():
+                ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                on_progress(counter.value)
+                for future in ended:
+                    yield places.pop(future), future.result()
+        except BrokenProcessPool:
+            raise OSError(0, "one was killed (out of memory?); finished trials are kept", "worker processes") from None
+        finally:
+            stopped.value = 1  # a worker in the middle of a trial notices at its next round
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # not on every system
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _initialise_worker(rounds: Synchronized[int], stopped: Any, parent: int) -> None:
+    _worker.update(rounds=rounds, stopped=stopped, ground=Ground())
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """No worker outlives a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _work(job: Job) -> TrialResult:
+    def on_round() -> None:
+        with _worker["rounds"].get_lock():
+            _worker["rounds"].value += 1
+        if _worker["stopped"].value:
+            raise Interrupted
+
+    return run_trial(*job, on_round, _worker["ground"])
+
+
+def ray_engine(address: str | None = None) -> Engine:
+    """Tasks on a Ray cluster: an existing one at `address`, else one that is started here (`coterie[ray]`)."""
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("engine: ray needs Ray (pip install 'coterie[ray]')") from None
+
+    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns about GPUs that nobody wants
+        own = not ray.is_initialized()
+        if own:
+            try:
+                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
+        remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
+        try:
+            places = {remote.remote(*job): i for i, job in enumerate(jobs)}
+            while places and not stop():
+                ended, _ = ray.wait(list(places), timeout=POLL_SECONDS)
+                for reference in ended:
+                    yield places.pop(reference), ray.get(reference)
+            for reference in places:
+                ray.cancel(reference, force=True)
+        finally:
+            if own:
+                ray.shutdown()
+
+    return run

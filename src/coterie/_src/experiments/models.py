@@ -1,0 +1,119 @@
+"""The models of a finished run, for clients that were not in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from coterie._src import tasks
+from coterie._src.arrays import Array, as_numpy, like
+from coterie._src.client import assign
+from coterie._src.data import Clients, rescaled
+from coterie._src.experiments import problems
+from coterie._src.experiments.config import Config, Folder, Images, MixedRegression
+from coterie._src.experiments.toml import read_config
+from coterie._src.tasks.linear import least_squares
+
+
+def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
+    """The cluster models that `coterie run --out FOLDER` found, or those in the folder that a federation leaves.
+
+    method: whose; None for the first of the run. trial: of which repetition; a federation has one.
+
+        models = coterie.load("runs/digits")
+        models.assign(x, y)      # which cluster is this client's?
+        models.predict(new_x)    # by the model of that cluster
+    """
+    place = Path(folder)
+    config = read_config(place / "config.toml")
+    file = place / "centres" / f"{trial}.safetensors"
+    if not file.is_file() and trial == 0:
+        file = place / "centres.safetensors"
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file; the run has no trial {trial}")
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file}: cannot be read as centres ({error})") from None
+    chosen = config.methods[0] if method is None else method
+    if chosen not in tensors:
+        raise ValueError(f"{file}: has no method {chosen}; it has {', '.join(sorted(tensors))}")
+    return Models(config, tensors[chosen])
+
+
+@dataclass
+class Models:
+    """One model for each cluster. centres: (k, dim). cluster: whom `predict` asks; `assign` sets it.
+
+    Samples are (n, columns) features as they stand in a client's file, or images as pixels from 0 to 1, flat or not.
+    """
+
+    config: Config
+    centres: NDArray[Any]
+    cluster: int | None = None
+
+    def assign(self, x: Array, y: Array) -> int:
+        """The cluster whose model has the least loss on a client's samples; it is remembered for `predict`."""
+        task = self._task(x, y)
+        self.cluster = int(assign(task.losses(like(self.centres, task.clients.features)))[0])
+        return self.cluster
+
+    def predict(self, x: Array, cluster: int | None = None) -> NDArray[Any]:
+        """(n,): what the model of a cluster says about samples: a class, or a number; default: the assigned one."""
+        chosen = self.cluster if cluster is None else cluster
+        if chosen is None:
+            raise ValueError("cluster: none is chosen yet; call assign(x, y) with a client's samples, or name one")
+        if not 0 <= chosen < len(self.centres):
+            raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
+        task = self._task(x, None)
+        features = task.clients.features
+        return as_numpy(task.predict(like(self.centres[chosen], features), features))
+
+    def module(self, cluster: int) -> Any:
+        """The `torch.nn.Module` of a cluster."""
+        if not isinstance(self.config.problem, Images):
+            raise ValueError(f"module: {self.config.problem.kind} has no network; see centres")
+        task = self._task(np.zeros((1, self._columns)), None)
+        task.model.load_state_dict(task.state(like(self.centres[cluster], task.clients.features)))
+        return task.model
+
+    @property
+    def _columns(self) -> int:
+        """Features of a sample, as follows from the size of a centre."""
+        problem, dim = self.config.problem, int(self.centres.shape[1])
+        if isinstance(problem, Images):
+            if not problem.hidden:
+                return dim // problem.classes - 1
+            return (dim - problem.classes * (problem.hidden + 1)) // problem.hidden - 1
+        return dim // (problem.classes if isinstance(problem, Folder) and problem.task == "softmax" else 1)
+
+    def _task(self, x: Array, y: Array | None) -> Any:
+        """The run's task on one client; without targets it can only predict."""
+        problem = self.config.problem
+        features = as_numpy(x).reshape(len(x), -1)
+        if isinstance(problem, Folder):
+            # as the files were: far from 0 a smaller type would lose what the offset leaves
+            features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
+            if problem.intercept:
+                features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
+        features = features.astype(problem.dtype)
+        if features.shape[1] != self._columns:
+            raise ValueError(f"x: must have {self._columns} features for each sample, got {features.shape[1]}")
+        network = isinstance(problem, Images)
+        targets = np.zeros(len(x)) if y is None else as_numpy(y)
+        clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(x)]))
+        if network:
+            return problems.task(problem, problems.on_device(clients, "cpu"))
+        if isinstance(problem, MixedRegression):
+            return tasks.LinearModel(clients, tasks.squared_loss(), least_squares)
+        if isinstance(problem, Folder) and problem.task != "mean":
+            losses = {"linear": tasks.squared_loss(), "logistic": tasks.logistic_loss()}
+            loss = losses[problem.task] if problem.task in losses else tasks.softmax_loss(problem.classes)
+            return tasks.LinearModel(clients, loss, least_squares)
+        raise ValueError("a mean predicts nothing; see centres")

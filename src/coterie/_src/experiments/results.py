@@ -1,0 +1,132 @@
+"""From the flat rows of a database to the table that somebody wants to see."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from coterie._src.experiments.config import METHOD_NAMES
+from coterie._src.experiments.summary import METRICS, statistic
+from coterie._src.experiments.toml import parse_value
+
+Row = dict[str, Any]
+NOT_REPEATABLE = ("seconds",)
+"""Metrics that are a clock: left out of what must be the same when it is run again."""
+
+
+def full_name(name: str, rows: Sequence[Row], metric: bool = False) -> str:
+    """A key by its whole name or by its last part: `dim` is `problem.dim`.
+
+    metric: a metric is wanted; else one is meant only where no key has that name (`clusters` is `problem.clusters`).
+    """
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    measured = [candidate for candidate in names if candidate in METRICS]
+    keys = [candidate for candidate in names if candidate not in METRICS]
+    if name in (measured if metric else keys):
+        return name
+    candidates = [candidate for candidate in keys if candidate.split(".")[-1] == name]
+    if not candidates and name in names:
+        return name
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise ValueError(f"{name}: could be {' or '.join(candidates)}")
+    raise ValueError(f"{name}: no such key; there are {', '.join(names)}")
+
+
+def select(rows: Sequence[Row], where: Sequence[str]) -> list[Row]:
+    """The rows in which every `key=value` holds."""
+    chosen = list(rows)
+    for condition in where:
+        name, equals, text = condition.partition("=")
+        if not equals:
+            raise ValueError(f"--where {condition}: must read key=value")
+        if chosen:
+            wanted, column = parse_value(text), full_name(name.strip(), chosen)
+            chosen = [row for row in chosen if row.get(column) == wanted]
+    return chosen
+
+
+def varied(rows: Sequence[Row]) -> list[str]:
+    """The configuration keys that do not have one value throughout, and the seed, if there are several."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row if "." in name or name == "seed"))
+    return [name for name in names if len({json.dumps(row.get(name)) for row in rows}) > 1]
+
+
+def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
+    """One row per combination of the keys `by` (those that vary) and method: trials, and METRIC and METRIC_se.
+
+    In the order of the keys' values, then of the methods. Trials of one number and seed draw from the same streams,
+    whatever else differs; so where keys are averaged over, they are first averaged within a trial, and count once.
+    """
+    keys = [*(varied(rows) if by is None else by)]
+    keys = keys if "method" in keys else [*keys, "method"]
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps([row.get(name) for name in keys]), []).append(row)
+    table = []
+    for members in groups.values():
+        trials: dict[tuple[int, int], list[Row]] = {}
+        for row in members:
+            trials.setdefault((row["seed"], row["trial"]), []).append(row)
+        line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(trials)}
+        for metric in METRICS:
+            each = [[row.get(metric, math.nan) for row in trials[draw]] for draw in sorted(trials)]
+            found = statistic([math.fsum(values) / len(values) for values in each])
+            line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
+        table.append(line)
+    return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """An order over values of any kind: methods in their own order, numbers by size, the rest by name."""
+    if value in METHOD_NAMES:
+        return 0, float(METHOD_NAMES.index(value)), ""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, json.dumps(value)
+
+
+def as_csv(rows: Sequence[Row], header: bool = True) -> str:
+    """Rows as CSV; floats keep every digit, a value that is not there is empty."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(n for r in rows for n in r)), lineterminator="\n")
+        if header:
+            writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """Rows as JSON; what is not a number is null."""
+    clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    return json.dumps(clean, indent=1) + "\n"
+
+
+def as_parquet(rows: Sequence[Row]) -> bytes:
+    """Rows as a Parquet file (`coterie[parquet]`)."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("--format: parquet needs pyarrow (pip install 'coterie[parquet]')") from None
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
+    for name, values in columns.items():
+        kinds = {type(value) for value in values if value is not None}
+        if not (kinds <= {int, float} or kinds <= {str} or kinds <= {bool}):  # such as a step of 0.1 and of "auto"
+            columns[name] = [json.dumps(value) for value in values]
+    stream = io.BytesIO()
+    parquet.write_table(arrow.table(columns), stream)
+    return stream.getvalue()
+
+
+def without_clock(rows: Sequence[Row]) -> list[Row]:
+    """The rows without what is never the same twice."""
+    return [{k: v for k, v in row.items() if k.removesuffix("_se") not in NOT_REPEATABLE} for row in rows]

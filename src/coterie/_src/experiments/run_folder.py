@@ -1,0 +1,108 @@
+"""What is kept of a run: plain files, complete after every trial, enough to run it again bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save
+
+from coterie import __version__
+from coterie._src.experiments.config import Config, Folder, anchored
+from coterie._src.experiments.problems import weight_names
+from coterie._src.experiments.results import as_csv
+from coterie._src.experiments.summary import summarise
+from coterie._src.experiments.toml import as_toml
+from coterie._src.experiments.trial import Row, TrialResult
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole file or none of it, also when the machine stops in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class RunFolder:
+    """The folder of one run.
+
+    config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv
+    (per client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for own data
+    with the names of the columns). Each finished trial is kept at once.
+    """
+
+    def __init__(self, path: str | Path, config: Config) -> None:
+        self.path = Path(path)
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(f"{self.path}: exists already and is not an empty folder; choose another")
+        self.config = anchored(config)
+        self.trials: list[TrialResult] = []
+        self.notes: dict[str, str] = {}
+        if isinstance(config.problem, Folder):
+            self.notes = {"columns": json.dumps(weight_names(config.problem))}
+
+    def open(self) -> None:
+        """Make the folder and write what is known before the first trial."""
+        header = (
+            f"Coterie {__version__}. The numbers of this folder come from this file:\n"
+            f"coterie run {self.path / 'config.toml'}"
+        )
+        write_atomically(self.path / "config.toml", as_toml(self.config, header).encode())
+        self._write_summary("running")
+
+    def add(self, result: TrialResult) -> None:
+        """Keep a finished trial."""
+        for name, rows in _tables(result).items():
+            with (self.path / name).open("ab") as stream:
+                stream.write(as_csv(rows, header=stream.tell() == 0).encode())
+        centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes or None)
+        write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
+        self.trials.append(result)
+        self._write_summary("running")
+
+    def close(self, status: str) -> None:
+        """`complete`, `interrupted` or `failed`. Workers end in any order; the tables get that of the trials."""
+        self.trials.sort(key=lambda trial: trial.trial)
+        tables = [_tables(trial) for trial in self.trials]
+        for name in tables[0] if tables else ():
+            rows = [row for table in tables for row in table[name]]
+            write_atomically(self.path / name, as_csv(rows).encode())
+        self._write_summary(status)
+
+    def _write_summary(self, status: str) -> None:
+        summary = json.dumps(outcome(self.config, self.trials, status), indent=2)
+        write_atomically(self.path / "summary.json", f"{summary}\n".encode())
+
+
+def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[str, Any]:
+    """What a run gave, as summary.json and `--json` have it."""
+    return {
+        "version": __version__,
+        "status": status,
+        "seed": config.run.seed,
+        "trials_wanted": config.run.trials,
+        "trials_finished": sorted(trial.trial for trial in trials),
+        "methods": summarise(trials),
+    }
+
+
+def _tables(result: TrialResult) -> dict[str, list[Row]]:
+    """The rows of a trial by file name."""
+    named = [({"trial": result.trial, "method": method}, found) for method, found in result.methods.items()]
+    tested = [{**label, **row} for label, found in named for row in found.clusters]
+    return {
+        "trials.csv": [{**label, **found.metrics} for label, found in named],
+        "rounds.csv": [{**label, **row} for label, found in named for row in found.rounds],
+        "audit.csv": [{**label, **row} for label, found in named for row in found.audit],
+        **({"clusters.csv": tested} if tested else {}),
+    }

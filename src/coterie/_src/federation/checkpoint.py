@@ -1,0 +1,106 @@
+"""What a federation must not forget: the state after every round, and who said what.
+
+One safetensors file holds the whole state, exchanged atomically; one SQLite file holds the audit, a row per client and
+round. The rows of a round are written before its state, so that a server that is killed in between does that round
+again and finds its rows in the way, which are then replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator, default_rng
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from coterie._src.algorithms import State
+from coterie._src.arrays import as_numpy
+from coterie._src.experiments.run_folder import write_atomically
+from coterie._src.server import Moments
+
+STATE, AUDIT = "state.safetensors", "audit.sqlite"
+ARRAYS = ("centres", "fixed", "curvatures", "weights")
+COLUMNS = (
+    "round", "client", "node", "verdict", "label", "loss", "margin", "trimmed", "distance", "samples", "seconds",
+    "fault",
+)  # fmt: skip
+
+
+class Saved(NamedTuple):
+    """A federation after a finished round."""
+
+    state: State
+    rng: Generator
+    nodes: list[int | None]
+    identity: str = ""  # of what is being learnt
+
+
+class Checkpoint:
+    """The folder of a federation."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.audit = sqlite3.connect(self.folder / AUDIT)
+        self.audit.execute("PRAGMA journal_mode = WAL")
+        self.audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
+
+    def save(self, saved: Saved, rows: Sequence[dict[str, Any]] = ()) -> None:
+        """Keep a finished round, its audit first."""
+        holes = ", ".join("?" * len(COLUMNS))
+        with self.audit:
+            self.audit.executemany(
+                f"INSERT OR REPLACE INTO replies VALUES ({holes})",
+                [[row.get(name) for name in COLUMNS] for row in rows],
+            )
+        state = saved.state
+        arrays = {name: as_numpy(getattr(state, name)) for name in ARRAYS if getattr(state, name) is not None}
+        if state.moments is not None:
+            arrays |= {f"moments.{name}": as_numpy(value) for name, value in state.moments._asdict().items()}
+        notes = {
+            "round": state.round,
+            "calm": [None if np.isinf(state.calm[0]) else state.calm[0], state.calm[1]],
+            "rng": saved.rng.bit_generator.state,
+            "nodes": saved.nodes,
+            "identity": saved.identity,
+        }
+        content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(notes)})
+        write_atomically(self.folder / STATE, content)
+
+    def load(self) -> Saved | None:
+        """The last finished round, or None where there is none."""
+        file = self.folder / STATE
+        if not file.is_file():
+            return None
+        try:
+            with safe_open(file, "np") as opened:
+                notes = json.loads((opened.metadata() or {})["coterie"])
+                arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            rng = default_rng()
+            rng.bit_generator.state = notes["rng"]
+            least, since = notes["calm"]
+            moments = None
+            if "moments.first" in arrays:
+                moments = Moments(*(arrays[f"moments.{name}"] for name in Moments._fields))
+            state = State(
+                notes["round"],
+                arrays["centres"],
+                arrays.get("fixed"),
+                arrays.get("curvatures"),
+                arrays.get("weights"),
+                (np.inf if least is None else least, since),
+                moments,
+            )
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            raise ValueError(f"{file}: is not the state of a federation ({error})") from None
+        return Saved(state, rng, list(notes["nodes"]), str(notes.get("identity", "")))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The audit so far."""
+        found = self.audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+        return [dict(zip(COLUMNS, row, strict=True)) for row in found]

@@ -1,0 +1,113 @@
+"""How far a federation is, in one small file beside its state, so that anybody on the server can watch it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie._src.algorithms import Exchange
+from coterie._src.experiments.run_folder import write_atomically
+from coterie._src.intake import Verdict
+
+PROGRESS = "progress.json"
+EVERY = 0.5
+"""Seconds between two notes of the same round, at least."""
+
+
+class Progress(NamedTuple):
+    """What there is to see. Everything from `accepted` on is about the last finished round."""
+
+    rounds: int  # to be played, at most
+    round: int = 0  # finished
+    waiting: bool = False  # for enough nodes to begin
+    replies: int = 0  # to the open question; while waiting, the nodes that are there
+    asked: int = 0  # for it; while waiting, the nodes that must be there
+    accepted: int = 0
+    refused: int = 0
+    silent: int = 0
+    sizes: tuple[int, ...] = ()  # accepted replies per cluster
+    losses: tuple[float | None, ...] = ()  # their median loss per cluster
+    movement: float | None = None
+    left: float | None = None  # seconds to go, if all rounds are played
+    faults: tuple[str, ...] = ()  # a line for each client that was not accepted
+    done: bool = False
+
+    def line(self) -> str:
+        """The last finished round in one line, for a log.
+
+        >>> Progress(9, 2, accepted=5, silent=1, sizes=(3, 2), losses=(0.5, None), movement=0.1, left=7.0).line()
+        'round 2/9: 5 accepted, 0 refused, 1 silent; clients@loss per cluster 3@0.5 2@-; moved 0.1; at most 7 s left'
+        """
+        clusters = " ".join(
+            f"{size}@{'-' if loss is None else f'{loss:.3g}'}"
+            for size, loss in zip(self.sizes, self.losses, strict=True)
+        )
+        return (
+            f"round {self.round}/{self.rounds}: {self.accepted} accepted, {self.refused} refused, "
+            f"{self.silent} silent; clients@loss per cluster {clusters}; moved {self.movement:.3g}; "
+            f"at most {self.left:.0f} s left"
+        )
+
+    def after(self, round: int, exchange: Exchange, rows: Sequence[dict[str, Any]], left: float) -> Progress:
+        """With one more round finished; rows: its audit."""
+        verdicts = [row["verdict"] for row in rows]
+        losses = [
+            [row["loss"] for row in rows if row["label"] == j and row["loss"] is not None]
+            for j in range(len(exchange.sizes))
+        ]
+        accepted, silent = (verdicts.count(verdict.name.lower()) for verdict in (Verdict.ACCEPTED, Verdict.SILENT))
+        return self._replace(
+            round=round,
+            accepted=accepted,
+            silent=silent,
+            refused=len(rows) - accepted - silent,
+            sizes=tuple(exchange.sizes.tolist()),
+            losses=tuple(float(np.median(own)) if own else None for own in losses),
+            movement=float(exchange.movement),
+            left=left,
+            faults=tuple(_fault(row) for row in rows if row["verdict"] != Verdict.ACCEPTED.name.lower()),
+        )
+
+
+def _fault(row: dict[str, Any]) -> str:
+    verdict = row["verdict"].replace("_", " ")
+    reason = f": {row['fault']}" if row["fault"] else ""
+    return f"client {row['client']} (node {row['node']}): {verdict}{reason}"
+
+
+def read_progress(folder: Path) -> tuple[Progress, float] | None:
+    """The last note and its age in seconds; None where there is none yet."""
+    file = folder / PROGRESS
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        entries: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        return Progress(**entries), max(0.0, time.time() - file.stat().st_mtime)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: is not the progress of a federation ({error})") from None
+
+
+class Notes:
+    """Keeps the file; a note that comes too soon after the last one waits for the next, unless it is urgent."""
+
+    def __init__(self, folder: Path | None, rounds: int) -> None:
+        self.folder, self.now, self.written = folder, Progress(rounds), -EVERY
+
+    def __call__(self, progress: Progress, urgent: bool = True) -> None:
+        self.now = progress
+        if self.folder is None or not (urgent or time.monotonic() - self.written >= EVERY):
+            return
+        with contextlib.suppress(OSError):  # a view is not worth a run; the state beside it is
+            write_atomically(self.folder / PROGRESS, json.dumps(progress._asdict()).encode())
+        self.written = time.monotonic()
+
+    def heard(self, replies: int, asked: int, waiting: bool = False) -> None:
+        """So many have answered the open question, or are there."""
+        self(self.now._replace(replies=replies, asked=asked, waiting=waiting), urgent=False)

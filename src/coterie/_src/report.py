@@ -1,0 +1,192 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from coterie._src.experiments.plan import Line
+from coterie._src.experiments.summary import METRICS, Statistic, Summary, statistic
+from coterie._src.experiments.trial import TrialResult
+
+COLUMNS = {
+    "dist": "dist",
+    "matched_dist": "matched dist",
+    "accuracy": "accuracy",
+    "worst_accuracy": "worst cluster",
+    "ari": "ARI",
+    "oracle_ratio": "x oracle",
+    "loss": "loss",
+    "rounds": "rounds",
+    "seconds": "seconds",
+}
+
+WIDE = 100
+"""Columns of a terminal that all of them fit into."""
+BAR, FAULTS, QUIET = 40, 8, 10.0
+"""Of the view of a federation: the width of a bar, the most faults shown, the seconds after which silence is told."""
+NAMED = 30
+"""Clients that a line names."""
+
+
+def cell(statistic: Statistic, digits: int) -> str:
+    """mean ± standard error, or a dash."""
+    mean, error = statistic["mean"], statistic["se"]
+    if mean is None:
+        return "-"
+    return number(mean, digits) if error is None else f"{number(mean, digits)} ± {number(error, digits)}"
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed point while it is readable, else with an exponent."""
+    return f"{round(value, digits) + 0.0:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"  # no -0.000
+
+
+def shown(summary: Summary) -> Sequence[str]:
+    """The metrics worth a column: those that some method has; the loss only where there is no truth."""
+    return _worth([m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())])
+
+
+def _worth(having: Sequence[str]) -> list[str]:
+    return [m for m in having if m != "loss" or not {"dist", "accuracy"} & set(having)]
+
+
+def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
+    """One row per method, mean ± standard error over the trials; on a narrow terminal without the clock."""
+    metrics = [metric for metric in shown(summary) if width >= WIDE or metric not in ("rounds", "seconds")]
+    table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for metric in metrics:
+        table.add_column(COLUMNS[metric], justify="right")
+    for method, statistics in summary.items():
+        cells = []
+        for metric in metrics:
+            if metric in ("rounds", "seconds"):
+                mean = statistics[metric]["mean"]
+                cells.append("-" if mean is None else f"{mean:.{0 if metric == 'rounds' else 2}f}")
+            else:
+                cells.append(cell(statistics[metric], 2 if metric == "oracle_ratio" else 3))
+        table.add_row(method, *cells)
+    return table
+
+
+def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
+    """Test accuracy of every method in every true cluster, mean ± standard error; None where nothing was tested."""
+    tested = {name: found.clusters for name, found in trials[0].methods.items() if found.clusters}
+    if not tested:
+        return None
+    table = Table(title="test accuracy by cluster", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    count = max(len(rows) for rows in tested.values())
+    for j in range(count):
+        table.add_column(str(j), justify="right")
+    for name in tested:
+        each = [[trial.methods[name].clusters[j]["accuracy"] for trial in trials] for j in range(count)]
+        table.add_row(name, *(cell(statistic(values), 3) for values in each))
+    return table
+
+
+def whereabouts(places: Iterable[tuple[str, int]]) -> list[str]:
+    """A line for each cluster, from clients and where they are (-1: nowhere).
+
+    >>> whereabouts([("oslo", 1), ("bern", 0), ("rome", 1), ("lima", -1)])
+    ['in no cluster: lima', 'cluster 0: bern', 'cluster 1: oslo, rome']
+    """
+    members: dict[int, list[str]] = {}
+    for client, cluster in places:
+        members.setdefault(cluster, []).append(client)
+    lines = []
+    for cluster, names in sorted(members.items()):
+        title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        lines.append(f"{title}: {', '.join(names[:NAMED])}{more}")
+    return lines
+
+
+def audit_table(found: Sequence[Any], names: Mapping[str, str]) -> Table:
+    """Clients of a federation, each a `coterie.flower.audit.Suspicion`; names: of the nodes, where they are known."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("client", "site" if names else "node", "cluster", "distance", "trimmed", "refused", "silent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why")
+    for one in found:
+        away = "-" if math.isnan(one.distance) else f"{one.distance:.1f}"
+        shares = (f"{share:.0%}" for share in (one.trimmed, one.refused, one.silent))
+        place = "-" if one.cluster < 0 else str(one.cluster)
+        who = escape(names.get(one.node, one.node))
+        table.add_row(str(one.client), who, place, away, *shares, escape("; ".join(one.reasons)) or "-")
+    return table
+
+
+def federation_view(progress: Any, age: float) -> Group:
+    """A federation as it goes; progress: a `coterie.flower.progress.Progress`, age: seconds since it was noted."""
+    bars = Table.grid(padding=(0, 1))
+    left = "" if progress.left is None or progress.done else f"at most {timedelta(seconds=round(progress.left))} left"
+    late = f"no news for {timedelta(seconds=round(age))}" if age > QUIET and not progress.done else ""
+    bars.add_row(
+        "round", ProgressBar(progress.rounds, progress.round, width=BAR), f"{progress.round}/{progress.rounds}", left
+    )
+    if not progress.done:
+        bars.add_row(
+            "sites" if progress.waiting else "replies",
+            ProgressBar(max(1, progress.asked), progress.replies, width=BAR),
+            f"{progress.replies}/{progress.asked}",
+            late,
+        )
+    if not progress.sizes:
+        return Group(bars)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("cluster", "sites", "median loss"):
+        table.add_column(name, justify="right")
+    for j, (size, loss) in enumerate(zip(progress.sizes, progress.losses, strict=True)):
+        table.add_row(str(j), str(size), "-" if loss is None else number(loss, 4))
+    counts = f"last round: {progress.accepted} accepted, {progress.refused} refused, {progress.silent} silent"
+    faults = [*progress.faults[:FAULTS], f"and {len(progress.faults) - FAULTS} more"][: len(progress.faults)]
+    return Group(bars, table, counts, *(escape(fault) for fault in faults))
+
+
+def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
+    """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
+    shown_rows = rows if last is None else rows[-last:]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    if not rows:
+        return table
+    names = [n for n in rows[0] if n not in METRICS and n.removesuffix("_se") not in METRICS]
+    having = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
+    metrics = _worth(having)
+    for name in names:
+        table.add_column(name.split(".")[-1], no_wrap=name == "method")
+    for metric in metrics:
+        table.add_column(COLUMNS[metric], justify="right", no_wrap=True)
+    for row in shown_rows:
+        cells = [str(row.get(name)) for name in names]
+        for metric in metrics:
+            value = row.get(metric)
+            found = {"mean": value if _is_number(value) else None, "se": row.get(f"{metric}_se"), "trials": None}
+            cells.append(cell(found, 2 if metric == "oracle_ratio" else 3))
+        table.add_row(*cells)
+    return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def plan_table(lines: Sequence[Line]) -> Table:
+    """The findings of `coterie plan`."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column()
+    for line in lines:
+        alarm = "bold red" if any(word.isupper() and len(word) > 2 for word in line.meaning.split()) else None
+        table.add_row(line.name, line.value, escape(line.meaning), style=alarm)
+    return table

@@ -1,0 +1,175 @@
+"""A federation in one process: the clients with their adversary, and the only loop over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.random import Generator, SeedSequence, default_rng
+
+from coterie._src.aggregators import Aggregator
+from coterie._src.algorithms import Algorithm, Exchange, Network, State
+from coterie._src.arrays import Array, Bools, Ints, cast, namespace
+from coterie._src.attacks import Attack, Question, View
+from coterie._src.client import Memory, assign, respond
+from coterie._src.intake import Replies
+from coterie._src.tasks import Task
+
+
+def stream(seed: int, trial: int, purpose: str) -> Generator:
+    """The random generator of one trial for one purpose ("data", "start", …).
+
+    Streams are keyed by name, so a result depends neither on which other streams were drawn from, nor on
+    the order of the trials, nor on the number of workers.
+    """
+    return default_rng(SeedSequence(seed, spawn_key=(trial, crc32(purpose.encode()))))
+
+
+@dataclass(frozen=True)
+class SimulatedNetwork:
+    """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
+
+    aggregate: the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
+    rng: the adversary's randomness. memory: of the clients as honest ones, from round to round; None for clients who
+    are asked once, and then liars remember nothing, either.
+    """
+
+    task: Task
+    byzantine: Bools
+    attack: Attack | None
+    rng: Generator
+    aggregate: Aggregator | None = None
+    memory: Memory | None = field(default_factory=Memory, repr=False, compare=False)
+
+    @cached_property
+    def count(self) -> int:
+        return self.task.clients.count
+
+    @cached_property
+    def _liars(self) -> Ints:
+        return np.flatnonzero(self.byzantine)
+
+    @cached_property
+    def _lying(self) -> Task:
+        return self.task.on(self.task.clients.take(self._liars))
+
+    @cached_property
+    def _liars_memory(self) -> Memory | None:
+        return None if self.memory is None else Memory()
+
+    def gradients(
+        self,
+        centres: Array,
+        round: int,
+        labels: Ints | None = None,
+        part: tuple[int, int] | None = None,
+        asked: Ints | None = None,
+    ) -> Replies:
+        if asked is not None:
+            chosen = self.task.on(self.task.clients.take(asked))
+            few = replace(self, task=chosen, byzantine=self.byzantine[asked], memory=None)
+            replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
+            senders = asked[np.asarray(replies.clients)]
+            return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
+        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.memory)
+        return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
+
+    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
+        return self._report(cast(self._on(part, 1).minimisers(ridge), like), "minimiser")
+
+    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
+        found = self._on(part, int(computing)).losses(centres)
+        xp = namespace(found)
+        most = float(xp.finfo(found.dtype).max)
+        return self._report(xp.where(xp.isfinite(found), found, xp.full_like(found, most)), "loss")
+
+    def curvatures(self, rounds: int | None = None) -> Replies:
+        return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
+
+    def sizes(self) -> Replies:
+        return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
+
+    def _on(self, part: tuple[int, int] | None, half: int) -> Task:
+        """The task on the samples that round t of T chooses by (half 0) or computes on (half 1)."""
+        return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
+
+    def _report(self, rows: Array, asked: Question) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, asked=asked)
+
+    def _send(
+        self,
+        round: int,
+        centres: Array | None,
+        labels: Ints,
+        updates: Array,
+        part: tuple[int, int] | None = None,
+        fixed: bool = False,
+        asked: Question = "gradient",
+    ) -> Replies:
+        clients, rounds, liars = np.arange(self.count), np.full(self.count, round), self._liars
+        if self.attack is None or not len(liars):
+            return Replies(clients, rounds, labels, updates)
+        lying, memory = self._lying, self._liars_memory
+        if part is not None:  # they, too, compute on the samples of this round
+            lying, memory = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1])), None
+        view = View(
+            round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed, asked, memory
+        )
+        forged = self.attack(view)
+        if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
+            # gradients are made for this question alone; what else is asked for, a task may keep
+            labels = labels.copy()
+            if asked != "gradient":
+                updates = namespace(updates).asarray(updates, copy=True)
+            labels[liars], updates[liars] = forged.labels, forged.updates
+            return Replies(clients, rounds, labels, updates)
+        # malformed on purpose: message by message, as from a network
+        messages: list[list[Any]] = [clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)]
+        lies = [forged.rounds or [round] * len(liars), forged.labels, forged.updates]
+        for column, values in zip(messages[1:], lies, strict=True):
+            for place, value in zip(liars.tolist(), values, strict=True):
+                column[place] = value
+        if forged.repeated:
+            for column in messages:
+                column.extend([column[place] for place in liars.tolist()])
+        return Replies(*messages)
+
+
+class Round(NamedTuple):
+    """The state after a round, and what the server saw in it (None for round 0, the start)."""
+
+    state: State
+    exchange: Exchange | None
+
+
+def play(
+    algorithm: Algorithm, network: Network, start: Array, rng: Generator, state: State | None = None
+) -> Iterator[Round]:
+    """Run an algorithm against a network, round by round, until it has done its rounds or stands still.
+
+    state: where to go on, if not at the start.
+    """
+    if state is None:
+        state = algorithm.init(network, start, rng)
+        yield Round(state, None)
+    for _ in range(state.round, algorithm.rounds):
+        state, exchange = algorithm.step(state, network, rng)
+        played = Round(state, exchange)
+        yield played
+        if done(algorithm, played):
+            return
+
+
+def done(algorithm: Algorithm, played: Round) -> bool:
+    """Whether no round follows this one."""
+    settled = played.exchange is not None and played.exchange.settled
+    return settled or played.state.round >= algorithm.rounds
+
+
+def choices(task: Task, state: State) -> Ints:
+    """(m,): the cluster of every client under the final centres: its own choice, or the server's fixed one."""
+    return assign(task.losses(state.centres)) if state.fixed is None else state.fixed

@@ -1,0 +1,357 @@
+"""Models whose loss depends on the features through scores x·W: least squares, logistic, softmax.
+
+F_i(θ) = (1/n_i) Σ_l ℓ(x^{i,l}·W, y^{i,l}) with θ the flattened W of shape (columns, outputs). The three
+differ only in ℓ, so a task is the data plus a small tuple of pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, lstsq, solve
+from scipy.linalg.lapack import dpocon, dpotrf, dpotrs, sgetrf, sgetri
+from scipy.optimize import minimize
+
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
+from coterie._src.data import Clients
+from coterie._src.data.clients import Block
+from coterie._src.kernels import squared_loss as square_kernel
+from coterie._src.kernels.squared_loss import Local
+from coterie._src.tasks.base import Choice, Response
+
+WELL_CONDITIONED = 1e-6
+"""A Gram matrix's inverse condition number above which its factor gives ten digits."""
+POWER_STEPS = 30
+CACHED_ELEMENTS = 1 << 19
+"""Feature values of a block that is looked at twice: two megabytes of float32 stay in a core's cache."""
+
+
+class Loss(NamedTuple):
+    """ℓ(s, y) for scores s (…, outputs) and targets y (…).
+
+    value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s²,
+    predict = the target that scores speak for, flip = targets turned into their contrary,
+    square = whether it is the square loss, for which there are compiled kernels (see `square_kernel`).
+    """
+
+    outputs: int
+    value: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+    curvature: float
+    predict: Callable[[Array], Array]
+    flip: Callable[[Array], Array]
+    square: bool = False
+
+
+def squared_loss() -> Loss:
+    """ℓ(s, y) = (s − y)², as in the paper (no factor ½, so the gradient carries a 2)."""
+    return Loss(
+        1,
+        value=lambda s, y: (s[..., 0] - y) ** 2,
+        slope=lambda s, y: 2.0 * (s - y[..., None]),
+        curvature=2.0,
+        predict=lambda s: s[..., 0],
+        flip=lambda y: -y,
+        square=True,
+    )
+
+
+def logistic_loss() -> Loss:
+    """ℓ(s, y) = log(1 + e^s) − y·s for y ∈ {0, 1}, computed without overflow."""
+
+    def value(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        s = s[..., 0]
+        return xp.where(s > 0, s, 0.0 * s) + xp.log1p(xp.exp(-xp.abs(s))) - y * s
+
+    def slope(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        return 0.5 * (1.0 + xp.tanh(0.5 * s)) - y[..., None]
+
+    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, flip=lambda y: 1 - y)
+
+
+def softmax_loss(classes: int) -> Loss:
+    """ℓ(s, y) = log Σ_c e^{s_c} − s_y for y ∈ {0, …, classes − 1}, computed without overflow."""
+    if classes < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}")
+
+    def hot(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        return xp.astype(y[..., None] == xp.arange(classes, dtype=y.dtype, device=y.device), s.dtype)
+
+    def value(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        s = s - xp.max(s, axis=-1, keepdims=True)
+        return xp.log(xp.sum(xp.exp(s), axis=-1)) - xp.sum(s * hot(s, y), axis=-1)
+
+    def slope(s: Array, y: Array) -> Array:
+        xp = namespace(s)
+        e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        return e / xp.sum(e, axis=-1, keepdims=True) - hot(s, y)
+
+    return Loss(
+        classes,
+        value,
+        slope,
+        curvature=0.5,
+        predict=lambda s: namespace(s).argmax(s, axis=-1),
+        flip=lambda y: classes - 1 - y,
+    )
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model with loss ℓ on the clients' samples; see `coterie.tasks.Task` for the methods."""
+
+    clients: Clients
+    loss: Loss
+    minimise: Callable[[NDArray[Any], NDArray[Any], float], Floats]
+
+    def __post_init__(self) -> None:
+        if self.clients.targets is None:
+            raise ValueError("targets are missing: a regression task needs them")
+
+    @property
+    def dim(self) -> int:
+        return self.clients.dim * self.loss.outputs
+
+    def on(self, clients: Clients) -> LinearModel:
+        return replace(self, clients=clients)
+
+    def flipped(self) -> LinearModel:
+        return self._with_targets(self.loss.flip(self.clients.targets))
+
+    def posing(self, model: Array) -> LinearModel:
+        return self._with_targets(self.predict(model, self.clients.features))
+
+    def predict(self, centre: Array, features: Array) -> Array:
+        """(n,): the targets that a centre gives to (n, columns) features."""
+        return self.loss.predict(features @ self._weights(centre)[0])
+
+    def _with_targets(self, targets: Array) -> LinearModel:
+        return self.on(replace(self.clients, targets=cast(targets, self.clients.features)))
+
+    def _weights(self, centres: Array) -> Array:
+        return namespace(centres).reshape(centres, (-1, self.clients.dim, self.loss.outputs))
+
+    def _scores(self, block: Block, centres: Array) -> Array:
+        """(c, n, k, outputs): the scores under all centres are one matrix product per client.
+
+        Per client, not for the block as a whole: for few columns BLAS is twice as fast on small factors.
+        """
+        xp = namespace(centres)
+        weights = self._weights(centres)
+        k, _, outputs = weights.shape
+        beside = xp.concat([weights[j, :, :] for j in range(k)], axis=1)  # (columns, k·outputs), rows contiguous
+        scores = block.features @ beside
+        return xp.reshape(scores, (*scores.shape[:2], k, outputs))
+
+    def _losses(self, block: Block, scores: Array) -> Array:
+        assert block.targets is not None
+        return namespace(scores).mean(self.loss.value(scores, block.targets[:, :, None]), axis=1)
+
+    def _gradients(self, block: Block, scores: Array) -> Array:
+        """(c, n, outputs) scores at the chosen centres -> (c, dim)."""
+        xp = namespace(scores)
+        slope = self.loss.slope(scores, block.targets) / block.features.shape[1]
+        gradient = xp.permute_dims(block.features, (0, 2, 1)) @ slope
+        return xp.reshape(gradient, (gradient.shape[0], self.dim))
+
+    @cached_property
+    def _local(self) -> Local | None:
+        clients = self.clients
+        return Local.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
+
+    def kernel_data(self, centres: Array) -> Local | None:
+        return self._local if self._local is not None and self._local.serves(centres) else None
+
+    @cached_property
+    def _everybody(self) -> Ints:
+        return np.arange(self.clients.count)
+
+    def losses(self, centres: Array) -> Array:
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.losses(local, centres, self._everybody)
+        blocks = self.clients.blocks()
+        return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
+
+    def respond(self, centres: Array, choose: Choice) -> Response:
+        xp = namespace(centres)
+        local = self.kernel_data(centres)
+        respond = self._respond if local is None else partial(self._respond_compiled, local)
+        # blocks that stay in cache, so that the second look at the features costs no memory traffic
+        answers = [respond(block, centres, choose) for block in self.clients.blocks(CACHED_ELEMENTS)]
+        losses, labels, gradients = zip(*answers, strict=True)
+        return Response(xp.concat(losses), np.concatenate(labels), xp.concat(gradients))
+
+    def _respond(self, block: Block, centres: Array, choose: Choice) -> tuple[Array, Ints, Array]:
+        scores = self._scores(block, centres)
+        losses = self._losses(block, scores)
+        labels = choose(losses)
+        return losses, labels, self._gradients(block, scores[np.arange(len(labels)), :, labels, :])
+
+    def _respond_compiled(
+        self, local: Local, block: Block, centres: Array, choose: Choice
+    ) -> tuple[Array, Ints, Array]:
+        some = self._everybody[block.start : block.stop]
+        losses = square_kernel.losses(local, centres, some)
+        labels = choose(losses)
+        return losses, labels, square_kernel.visit(local, centres, labels[None], some)[1][0]
+
+    def gradients(self, centres: Array, labels: Ints) -> Array:
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
+        weights = self._weights(centres)
+        return namespace(centres).concat(
+            [
+                self._gradients(block, block.features @ weights[labels[block.start : block.stop]])
+                for block in self.clients.blocks(CACHED_ELEMENTS)
+            ]
+        )
+
+    def minimisers(self, ridge: float = 0.0) -> Array:
+        found = np.empty((self.clients.count, self.dim), dtype=as_numpy(self.clients.features[:1, :]).dtype)
+        for client in range(self.clients.count):
+            x, y = self.clients.samples(client)
+            found[client] = self.minimise(as_numpy(x), as_numpy(y), ridge)
+        return like(found, self.clients.features)
+
+    def curvatures(self) -> Floats:
+        return self._curvatures
+
+    @cached_property
+    def _curvatures(self) -> Floats:
+        """Kept: all methods of a trial ask the same clients."""
+        return self.loss.curvature * gram_curvatures(self.clients)
+
+
+def gram_curvatures(clients: Clients) -> Floats:
+    """(m, 2): λ_max(XᵀX/n) by power iteration, and tr(XᵀX/n)/n."""
+    return np.concatenate([block_curvatures(block.features) for block in clients.blocks(CACHED_ELEMENTS)])
+
+
+def block_curvatures(features: Array) -> Floats:
+    """(c, n, d) -> (c, 2): the same for some clients."""
+    xp = namespace(features)
+    c, n, d = features.shape
+    transposed = xp.permute_dims(features, (0, 2, 1))
+    # a fixed start without structure: data orthogonal to it are improbable, and the result is repeatable
+    start = np.random.default_rng(0).standard_normal((1, d, 1))
+    vector = like(np.tile(start, (c, 1, 1)), features)
+    for _ in range(POWER_STEPS):
+        vector = transposed @ (features @ vector)
+        vector = vector / (xp.linalg.vector_norm(vector, axis=1, keepdims=True) + 1e-30)
+    top = xp.sum((features @ vector) ** 2, axis=(1, 2)) / n
+    trace = xp.sum(features**2, axis=(1, 2)) / n
+    return np.stack([as_numpy(top), as_numpy(trace) / n], axis=1).astype(np.float64)
+
+
+def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm.
+
+    By QR with pivoting, so a singular Gram matrix is no trouble; where it is far from singular by Cholesky, which is
+    several times faster. What columns differ by less than the precision of x (inches beside centimetres in float32) is
+    rounding, and no direction of its own.
+    """
+    (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
+    if ridge == 0 and n > d and (quick := _by_cholesky(x, y)) is not None:
+        return quick
+    x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
+    if ridge == 0:
+        solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
+        return solution
+    if d <= n:
+        return np.asarray(solve(x.T @ x + n * ridge * np.eye(d), x.T @ y, assume_a="pos"))
+    return np.asarray(x.T @ solve(x @ x.T + n * ridge * np.eye(n), y, assume_a="pos"))
+
+
+def _by_cholesky(x: NDArray[Any], y: NDArray[Any]) -> Floats | None:
+    """The normal equations' solution; None where they may have lost too many digits.
+
+    In float64, a part of the samples at a time: those of a whole cluster are no small array.
+    """
+    d, step = x.shape[1], max(1, CACHED_ELEMENTS // x.shape[1])
+    gram, moment = np.zeros((d, d)), np.zeros(d)
+    for start in range(0, len(x), step):
+        part = x[start : start + step].astype(np.float64, copy=False)
+        gram += part.T @ part
+        moment += part.T @ y[start : start + step].astype(np.float64, copy=False)
+    factor, failed = dpotrf(gram)
+    if failed or not dpocon(factor, np.abs(gram).sum(axis=0).max())[0] > WELL_CONDITIONED:
+        return None
+    return np.asarray(dpotrs(factor, moment)[0])
+
+
+def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+    """(XᵀX)⁻¹Xᵀy in float32, the pseudo-inverse only where the determinant is not positive.
+
+    What the paper's published Three-Stage baseline does. Where d ≥ n the Gram matrix is singular, and what
+    comes out is rounding error. Here to reproduce that; `least_squares` is the way to do it.
+    """
+    x32, y32 = x.astype(np.float32), y.astype(np.float32)
+    gram = x32.T @ x32 + np.float32(len(x) * ridge) * np.eye(x.shape[1], dtype=np.float32)
+    moment = x32.T @ y32
+    with np.errstate(all="ignore"):
+        lu, pivots, _ = sgetrf(gram)
+        swaps = np.count_nonzero(pivots != np.arange(len(pivots)))
+        if (-1) ** swaps * np.prod(np.diag(lu)) > 0:  # in float32, where a small determinant is 0
+            return np.asarray(sgetri(lu, pivots)[0] @ moment, dtype=np.float64)
+        values, vectors = eigh(gram, driver="evd", check_finite=False)
+        # NumPy's cut for a pseudo-inverse, 1e-15, lies far below float32's rounding: nothing is cut
+        kept = np.abs(values) > 1e-15 * np.abs(values).max()
+        inverses = np.where(kept, 1 / np.where(kept, values, 1), 0)
+        return np.asarray(vectors @ (inverses * (vectors.T @ moment)), dtype=np.float64)
+
+
+def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float], Floats]:
+    """A local minimiser for a smooth convex loss by L-BFGS from 0.
+
+    On separable data and without ridge the infimum lies at infinity; the search then stops, far out,
+    when the gradient is small.
+    """
+
+    def minimise(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
+        n, d = x.shape
+        x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
+
+        def objective(theta: Floats) -> tuple[float, Floats]:
+            scores = x @ theta.reshape(d, loss.outputs)
+            gradient = (x.T @ loss.slope(scores, y) / n).ravel() + 2 * ridge * theta
+            return float(loss.value(scores, y).mean() + ridge * theta @ theta), gradient
+
+        found = minimize(objective, np.zeros(d * loss.outputs), jac=True, method="L-BFGS-B")
+        return np.asarray(found.x)
+
+    return minimise
+
+
+def _check_classes(clients: Clients, classes: int) -> None:
+    if clients.targets is None:
+        return  # LinearModel says so itself
+    wrong = ~np.isin(as_numpy(clients.targets), np.arange(classes))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        client = int(np.searchsorted(clients.offsets, row, side="right")) - 1
+        raise ValueError(
+            f"client {clients.names[client]}, row {row - clients.offsets[client] + 1}: target "
+            f"{as_numpy(clients.targets)[row]} is not a class from 0 to {classes - 1}"
+        )
+
+
+def logistic_regression(clients: Clients) -> LinearModel:
+    """Logistic regression; targets are 0 or 1, θ has one entry per feature column."""
+    _check_classes(clients, 2)
+    return LinearModel(clients, logistic_loss(), smooth_minimiser(logistic_loss()))
+
+
+def softmax_regression(clients: Clients, classes: int) -> LinearModel:
+    """Softmax regression; targets are 0 … classes − 1, θ is the flattened (columns, classes) matrix."""
+    loss = softmax_loss(classes)
+    _check_classes(clients, classes)
+    return LinearModel(clients, loss, smooth_minimiser(loss))

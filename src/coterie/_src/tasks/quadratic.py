@@ -1,0 +1,169 @@
+"""Tasks whose local risk is a parabola: mean estimation, and linear regression through its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
+from coterie._src.data import Clients
+from coterie._src.kernels import squared_loss as square_kernel
+from coterie._src.kernels.squared_loss import Local
+from coterie._src.tasks.base import Choice, Response
+from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, squared_loss
+
+BLOCK = 1 << 22
+"""Numbers that the offsets of a block of clients may have."""
+GRAM_SHARE, GRAM_NUMBERS = 0.2, 1 << 24
+"""What statistics may take beside the samples: this share of their memory, or so many numbers, whichever is more."""
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """F_i(θ) = floor_i + (θ − a_i)ᵀ G_i (θ − a_i), with G_i = I where `grams` is None.
+
+    a_i is a local minimiser, so nothing cancels: in the textbook form θᵀGθ − 2bᵀθ + c the loss is a
+    small difference of large numbers, and in float32 it can be all rounding error.
+    minima: (m, d), a_i. floors: (m,), F_i(a_i). grams: (m, d, d) or None. build: the same task on other clients.
+    """
+
+    clients: Clients
+    minima: Array
+    floors: Array
+    grams: Array | None
+    build: Callable[[Clients], Quadratic]
+
+    @property
+    def dim(self) -> int:
+        return self.clients.dim
+
+    def on(self, clients: Clients) -> Quadratic:
+        return self.build(clients)
+
+    def flipped(self) -> Quadratic:
+        if self.clients.targets is None:
+            return self.on(replace(self.clients, features=-self.clients.features))
+        return self.on(replace(self.clients, targets=-self.clients.targets))
+
+    def posing(self, model: Array) -> Quadratic:
+        features = self.clients.features
+        if self.clients.targets is not None:
+            return self.on(replace(self.clients, targets=features @ model))
+        owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
+        return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
+
+    def _steepen(self, offsets: Array, some: slice) -> Array:
+        """(c, r, d) -> (c, r, d): the offsets of some clients times their G_i."""
+        return offsets if self.grams is None else offsets @ self.grams[some]
+
+    def _blocks(self, numbers: int) -> Iterator[slice]:
+        """The clients, so many at a time that `numbers` for each of them are not too many."""
+        together = max(1, BLOCK // numbers)
+        for start in range(0, self.clients.count, together):
+            yield slice(start, start + together)
+
+    def losses(self, centres: Array) -> Array:
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.losses(local, centres, self._everybody)
+        xp, found = namespace(centres), []
+        for block in self._blocks(centres.shape[0] * self.dim):
+            offsets = centres[None, :, :] - self.minima[block][:, None, :]
+            found.append(self.floors[block][:, None] + xp.sum(offsets * self._steepen(offsets, block), axis=2))
+        return xp.concat(found)
+
+    @cached_property
+    def _everybody(self) -> Ints:
+        return np.arange(self.clients.count)
+
+    @cached_property
+    def _local(self) -> Local | None:
+        return Local.of_statistics(self.minima, self.floors, self.grams)
+
+    def kernel_data(self, centres: Array) -> Local | None:
+        return self._local if self._local is not None and self._local.serves(centres) else None
+
+    def respond(self, centres: Array, choose: Choice) -> Response:
+        losses = self.losses(centres)
+        labels = choose(losses)
+        return Response(losses, labels, self.gradients(centres, labels))
+
+    def gradients(self, centres: Array, labels: Ints) -> Array:
+        if (local := self.kernel_data(centres)) is not None:
+            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
+        xp = namespace(centres)
+        gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
+        for block in self._blocks(self.dim):
+            offsets = centres[labels[block]] - self.minima[block]
+            gradients[block] = 2.0 * self._steepen(offsets[:, None, :], block)[:, 0, :]
+        return gradients
+
+    def minimisers(self, ridge: float = 0.0) -> Array:
+        if ridge == 0:
+            return self.minima
+        if self.grams is None:
+            return self.minima / (1.0 + ridge)
+        xp = namespace(self.minima)
+        found, tilt = xp.empty_like(self.minima), ridge * like(np.eye(self.dim), self.grams)
+        for block in self._blocks(self.dim * self.dim):
+            grams = self.grams[block]
+            found[block] = xp.linalg.solve(grams + tilt, grams @ self.minima[block][:, :, None])[:, :, 0]
+        return found
+
+    def curvatures(self) -> Floats:
+        if self.grams is None:  # the Hessian is 2·I, known without any sampling error
+            return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
+        return self._curvatures
+
+    @cached_property
+    def _curvatures(self) -> Floats:
+        """Kept: all methods of a trial ask the same clients."""
+        return 2.0 * gram_curvatures(self.clients)
+
+
+def mean_estimation(clients: Clients) -> Quadratic:
+    """Mean estimation with the square loss f(θ; z) = ‖θ − z‖² (Section 3); the minimiser is the sample mean."""
+    xp = namespace(clients.features)
+    if (clients.sizes == 1).all():
+        return Quadratic(clients, clients.features, 0 * clients.features[:, 0], None, mean_estimation)
+    means, spreads = [], []
+    for block in clients.blocks():
+        # float64: a float32 sum of many samples far from 0 loses its digits
+        mean = xp.mean(block.features, axis=1, dtype=xp.float64)
+        means.append(cast(mean, block.features))
+        offsets = block.features - means[-1][:, None, :]
+        spreads.append(cast(xp.mean(xp.sum(offsets**2, axis=2), axis=1, dtype=xp.float64), block.features))
+    return Quadratic(clients, xp.concat(means), xp.concat(spreads), None, mean_estimation)
+
+
+def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] = "auto") -> LinearModel | Quadratic:
+    """Linear regression with the square loss f(θ; x, y) = (y − ⟨x, θ⟩)².
+
+    `direct` reads X (n·d numbers per client) in every round, `gram` the statistics XᵀX/n (d²) that are
+    computed once; `auto` takes gram where d is less than the mean n_i, which is the faster one, unless the statistics
+    would take much memory: more than a fifth of that of X (d > n_i/5) and more than 64 MB in float32.
+    """
+    if form not in ("auto", "direct", "gram"):
+        raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')
+    m, d, n = clients.count, clients.dim, clients.sizes.mean()
+    small = d < n and (d <= GRAM_SHARE * n or m * d * d <= GRAM_NUMBERS)
+    if form == "gram" or (form == "auto" and small):
+        return _gram_regression(clients)
+    return LinearModel(clients, squared_loss(), least_squares)
+
+
+def _gram_regression(clients: Clients) -> Quadratic:
+    minima = LinearModel(clients, squared_loss(), least_squares).minimisers()
+    xp, features = namespace(clients.features), clients.features
+    floors = xp.empty((clients.count,), dtype=features.dtype, device=features.device)
+    grams = xp.empty((clients.count, clients.dim, clients.dim), dtype=features.dtype, device=features.device)
+    for block in clients.blocks(BLOCK >> 2):
+        own = as_numpy(minima[block.start : block.stop, :]).astype(np.float64)
+        residuals = np.einsum("cnd,cd->cn", as_numpy(block.features), own) - as_numpy(block.targets)
+        floors[block.start : block.stop] = like((residuals**2).mean(axis=1), features)
+        products = xp.permute_dims(block.features, (0, 2, 1)) @ block.features
+        grams[block.start : block.stop] = products / block.features.shape[1]
+    return Quadratic(clients, minima, floors, grams, _gram_regression)

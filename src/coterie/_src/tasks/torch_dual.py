@@ -1,0 +1,153 @@
+"""Local training of a module that begins with a linear layer, without that layer's weights.
+
+Where a module begins with a linear layer W and a client has fewer samples than features, steps of full-batch SGD never
+leave the span of its samples: W_t = W_0 − A_tᵀ X, with A_t the summed slopes of the loss by the pre-activations
+Z_t = X W_tᵀ. So Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs the n × n products of the samples, computed once for all
+rounds, in place of two passes over the features; W itself is formed once, at the end. The same numbers up to rounding,
+and several times less arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from coterie._src.kernels.perceptron import SparseSamples
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, …), targets (n,)) -> (n,): the loss of every sample, such as cross_entropy with reduction="none"."""
+
+Slopes = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(later layers (c, p), pre-activations (c, n, h), targets (c, n)) -> slopes of the clients' mean losses by the two."""
+
+
+class LocalTraining(NamedTuple):
+    """τ steps of SGD that a client makes on its own samples; its update is the difference of the parameters.
+
+    batch: samples of a step, in turn; 0: all of them. With `steps` steps of size `step` the server's own step is 1.
+    Reference: Ghosh et al., An efficient framework for clustered federated learning, 2020, model averaging.
+    """
+
+    steps: int = 10
+    step: float = 0.1
+    batch: int = 0
+    momentum: float = 0.0
+
+
+class Layout(NamedTuple):
+    """Where the parameters of a module stand in a flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """(dim,) -> the parameters by name, as views."""
+        pieces = torch.split(vector, [math.prod(shape) for shape in self.shapes])
+        return {name: piece.view(shape) for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)}
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """How the parameters of a module are laid out, in its own order."""
+    parameters = dict(model.named_parameters())
+    return Layout(tuple(parameters), tuple(parameter.shape for parameter in parameters.values()))
+
+
+class Head(NamedTuple):
+    """A module that begins with a linear layer of `width` outputs: that layer, and the rest."""
+
+    width: int
+    inputs: int
+    bias: bool
+    module: nn.Module
+    layout: Layout
+
+    @property
+    def size(self) -> int:
+        """The parameters of the first layer; they come first in a centre."""
+        return self.width * (self.inputs + self.bias)
+
+    def _layer(self, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """(c, dim) -> weights (c, width, inputs) and biases (c, 1, width)."""
+        weights = centres[:, : self.width * self.inputs].reshape(-1, self.width, self.inputs)
+        biases = centres[:, self.width * self.inputs : self.size]
+        return weights, biases.reshape(-1, 1, self.width) if self.bias else weights[:, :1, :0].sum(-1, keepdim=True)
+
+    def first(self, centres: Tensor, features: Tensor, sparse: SparseSamples | None = None) -> Tensor:
+        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product.
+
+        sparse: the same samples in sparse form, where that is known.
+        """
+        weights, biases = self._layer(centres)
+        clients, samples, _ = features.shape
+        if sparse is not None:
+            return sparse.first_layer(weights, biases).reshape(len(centres), clients, samples, self.width)
+        found = features.reshape(-1, self.inputs) @ weights.reshape(-1, self.inputs).mT
+        return found.reshape(clients, samples, len(centres), self.width).permute(2, 0, 1, 3) + biases[:, None]
+
+    def own_first(self, own: Tensor, features: Tensor) -> Tensor:
+        """(c, dim), (c, n, inputs) -> (c, n, width): every client under a model of its own."""
+        weights, biases = self._layer(own)
+        return features @ weights.mT + biases
+
+    def rest(self, parameters: Tensor, leaning: Tensor) -> Tensor:
+        """What the later layers, with these parameters, make of (n, width) pre-activations."""
+        found: Tensor = functional_call(self.module, self.layout.unflatten(parameters), (leaning,))
+        return found
+
+
+def slopes_of(head: Head, loss: Losses) -> Slopes:
+    """The slopes of any head, by autograd."""
+
+    def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
+        return loss(head.rest(rest, leaning), targets).mean()
+
+    return vmap(grad(risk, argnums=(0, 1)))
+
+
+def trained(
+    head: Head,
+    begun: Tensor,
+    features: Tensor,
+    targets: Tensor,
+    gram: Tensor,
+    training: LocalTraining,
+    first: Tensor,
+    slopes: Slopes,
+    out: Tensor,
+    sparse: SparseSamples | None = None,
+) -> Tensor:
+    """(c, dim), in `out`: how far full-batch training takes a model for each of c clients.
+
+    begun: (c, dim − size), its later layers. features, targets: (c, n, inputs) and (c, n). gram: (c, n, n), the
+    products of the samples, and 1 more where there is a bias. first: (c, n, h), the pre-activations at the start; they
+    are written over. sparse: the features in sparse form, where that is known.
+    """
+    rest, leaning, total = begun, first, torch.zeros_like(first)
+    speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
+    for step in range(training.steps):
+        found = [slope.detach() for slope in slopes(rest, leaning, targets)]
+        if training.momentum:
+            found = [slope.add_(speed, alpha=training.momentum) for slope, speed in zip(found, speeds, strict=True)]
+            speeds = found[0], found[1]
+        rest = rest - training.step * found[0]
+        total += found[1]
+        if step + 1 < training.steps:
+            leaning.baddbmm_(gram, found[1], alpha=-training.step)
+    total *= training.step
+    if sparse is None:
+        weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
+        torch.bmm(total.mT, features, out=weights)
+    else:
+        sparse.weigh(total, out)
+    out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
+    out[:, head.size :] = begun - rest
+    return out

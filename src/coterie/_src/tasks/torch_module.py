@@ -1,0 +1,359 @@
+"""Any `torch.nn.Module` as a task (`coterie[torch]`): centres are its parameters, one flat vector for each cluster.
+
+All clients of a block are computed together by `torch.func`: their losses under one centre are one forward pass, their
+gradients one vectorised pass with a model for each client, in pieces that fit into memory. Full-batch training of a
+module that begins with a linear layer runs in dual form (`coterie.tasks.dual`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from coterie._src.arrays import Floats, Ints, as_numpy
+from coterie._src.data import Clients
+from coterie._src.data.clients import Block
+from coterie._src.kernels.perceptron import (
+    SparseSamples,
+    hooked,
+    is_perceptron,
+    perceptron_outputs,
+    perceptron_slopes,
+    sparse_samples,
+)
+from coterie._src.tasks import torch_pieces as pieces
+from coterie._src.tasks.base import Choice, Response
+from coterie._src.tasks.torch_dual import Head, Layout, LocalTraining, Losses, Slopes, layout_of, slopes_of, trained
+from coterie._src.tasks.torch_pieces import Found, Kept
+
+__all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
+
+CACHED_BYTES = 1 << 25
+"""Of a piece where kernels do most of the work: then smaller ones cost nothing, and stay in the cache."""
+WIDE = 32
+"""Outputs of the first layer from which on it pays to leave out the zeros of the samples."""
+MODEL_COPIES = 4
+ACTIVATIONS = 4
+"""How many times the memory of its samples a pass over them takes, roughly."""
+
+
+def module(
+    build: Callable[[], nn.Module],
+    loss: Losses,
+    shape: tuple[int, ...] = (),
+    training: LocalTraining | None = None,
+) -> Callable[[Clients], NetworkTask]:
+    """A task for any module: a function from clients to a `NetworkTask`.
+
+    build: makes the module; it is called once here. shape: of one sample as the module wants it, without the number of
+    samples; () for flat features. training: None for gradients (IFCA's gradient averaging), or what a client does
+    instead (its model averaging). A module with buffers, such as a batch norm's running means, is refused: buffers
+    are no parameters, and would mix clusters.
+
+    >>> task = module(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"))
+    >>> task(Clients(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), np.array([2, 2]))).dim
+    8
+    """
+    model = build()
+    if buffers := [name for name, _ in model.named_buffers()]:
+        raise ValueError(
+            f"module: has buffers ({', '.join(buffers[:3])}), which are no parameters; use a norm without running "
+            "statistics (GroupNorm, LayerNorm, track_running_stats=False)"
+        )
+    if training is not None and (training.steps < 1 or not training.step > 0 or not 0 <= training.momentum < 1):
+        raise ValueError(f"training: needs steps >= 1, step > 0 and 0 <= momentum < 1, got {training}")
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise ValueError("module: has no parameters")
+    return lambda clients: NetworkTask(clients, model, loss, layout_of(model), shape, training)
+
+
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    """A linear layer, ReLU and another linear layer; with 0 hidden units one linear layer, softmax regression."""
+    if hidden == 0:
+        return nn.Sequential(nn.Linear(inputs, outputs))
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """A module's empirical risk on the clients' samples; see `coterie.tasks.Task` for the methods.
+
+    origin: (dim,), where local fits begin; None for the parameters that `build` gave. fit: what a client does when it
+    is asked for its own minimiser; None for its training in a round.
+    """
+
+    clients: Clients
+    model: nn.Module = field(repr=False)
+    loss: Losses
+    layout: Layout = field(repr=False)
+    shape: tuple[int, ...] = ()
+    training: LocalTraining | None = None
+    origin: Tensor | None = field(default=None, repr=False)
+    fit: LocalTraining | None = None
+    _kept: Kept = field(init=False, default_factory=Kept, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.clients.targets is None:
+            raise ValueError("targets are missing: a module needs them")
+        if not isinstance(self.clients.features, Tensor):
+            raise ValueError("features must be torch tensors for a module")
+
+    @property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    def on(self, clients: Clients) -> NetworkTask:
+        return replace(self, clients=clients)
+
+    def flipped(self) -> NetworkTask:
+        targets = self.clients.targets
+        assert targets is not None
+        return self._with_targets(-targets if targets.is_floating_point() else targets.max() - targets)
+
+    def posing(self, model: Tensor) -> NetworkTask:
+        scores = self.outputs(model, self.clients.features)
+        assert self.clients.targets is not None
+        if self.clients.targets.is_floating_point():
+            return self._with_targets(scores.reshape(len(scores)))
+        return self._with_targets(scores.argmax(dim=-1))
+
+    def _with_targets(self, targets: Tensor) -> NetworkTask:
+        return self.on(replace(self.clients, targets=targets))
+
+    def parameters(self) -> Tensor:
+        """(dim,): the parameters that `build` gave, flat, where the samples are."""
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in self.model.parameters()])
+        return flat.to(self.clients.features)
+
+    def fresh(self, generator: np.random.Generator) -> Tensor:
+        """(dim,): the parameters of a newly initialised module; every layer that can is reset."""
+        model = copy.deepcopy(self.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator.integers(2**63)))
+            for part in model.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return replace(self, model=model).parameters()
+
+    def fitting(self, rounds: int, step: float) -> NetworkTask:
+        """The same task, whose local fits take as many steps as `rounds` rounds do together; step: the server's."""
+        if self.training is None:
+            return replace(self, fit=LocalTraining(max(1, rounds), step))
+        return replace(self, fit=self.training._replace(steps=max(1, rounds * self.training.steps)))
+
+    def leading(self, layers: int) -> int:
+        """How many coordinates of a centre the first `layers` layers with parameters have."""
+        owners = [name.rpartition(".")[0] for name in self.layout.names]
+        order = list(dict.fromkeys(owners))
+        if not 0 <= layers < len(order):
+            raise ValueError(f"shared_layers must be from 0 to {len(order) - 1}, one less than the module's layers")
+        sizes = [math.prod(shape) for shape in self.layout.shapes]
+        return sum(size for owner, size in zip(owners, sizes, strict=True) if owner in order[:layers])
+
+    def state(self, centre: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, for `load_state_dict`."""
+        return {name: value.detach().clone() for name, value in self.layout.unflatten(centre).items()}
+
+    def outputs(self, centre: Tensor, features: Tensor) -> Tensor:
+        """(n, …): what a centre's model says about (n, columns) samples."""
+        with torch.no_grad():
+            parameters = self.layout.unflatten(centre)
+            step = max(1, pieces.room(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
+            parts = [self._apply(parameters, features[i : i + step]) for i in range(0, len(features), step)]
+            return torch.cat(parts)
+
+    def predict(self, centre: Tensor, features: Tensor) -> Tensor:
+        """(n,): the class of each sample, or where targets are real numbers the output itself."""
+        found = self.outputs(centre, features)
+        assert self.clients.targets is not None
+        return found.reshape(len(found)) if self.clients.targets.is_floating_point() else found.argmax(dim=-1)
+
+    def accuracies(self, centres: Tensor) -> Floats:
+        """(k, dim) -> (m, k): the share of a client's samples whose class the centre's model names."""
+        found = np.empty((self.clients.count, len(centres)))
+        for j, centre in enumerate(centres):
+            right = as_numpy(self.predict(centre, self.clients.features) == self.clients.targets).astype(np.float64)
+            found[:, j] = np.add.reduceat(right, self.clients.offsets[:-1]) / self.clients.sizes
+        return found
+
+    def _apply(self, parameters: dict[str, Tensor], samples: Tensor) -> Tensor:
+        shaped = samples.reshape(-1, *self.shape) if self.shape else samples
+        found: Tensor = functional_call(self.model, parameters, (shaped,))
+        return found
+
+    def _risk(self, vector: Tensor, samples: Tensor, targets: Tensor) -> Tensor:
+        """F_i(θ), for one client."""
+        return self.loss(self._apply(self.layout.unflatten(vector), samples), targets).mean()
+
+    def losses(self, centres: Tensor) -> Tensor:
+        head, centres = self._head, centres.detach()
+
+        def of(block: Block) -> Tensor:
+            with torch.no_grad():
+                first = None if head is None else head.first(centres, block.features, self._sparse(block))
+                return self._losses(centres, block, first)
+
+        return torch.cat(self._each_piece(of))
+
+    def _losses(self, centres: Tensor, block: Block, first: Tensor | None) -> Tensor:
+        """(c, k); first: (k, c, n, h), what the first layer gives, where that is known."""
+        clients, samples, width = block.features.shape
+        targets = _targets(block).reshape(-1)
+        columns = []
+        for j, centre in enumerate(centres):
+            if first is None or self._head is None:
+                outputs = self.outputs(centre, block.features.reshape(clients * samples, width))
+            else:
+                leaning = first[j].reshape(clients * samples, -1)
+                rest = centre[self._head.size :]
+                outputs = perceptron_outputs(rest, leaning) if self._by_kernel else self._head.rest(rest, leaning)
+            columns.append(self.loss(outputs, targets).reshape(clients, samples).mean(dim=1))
+        return torch.stack(columns, dim=1)
+
+    def respond(self, centres: Tensor, choose: Choice) -> Response:
+        centres = centres.detach()
+        head = self._head if self.training is not None else None
+        if head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
+            losses = self.losses(centres)
+            labels = choose(losses)
+            return Response(losses, labels, self.gradients(centres, labels))
+        training, slopes = self.training, self._slopes
+        assert training is not None
+        updates = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
+
+        def answer(block: Block) -> tuple[Tensor, Ints]:
+            sparse = self._sparse(block)
+            with torch.no_grad():
+                first = head.first(centres, block.features, sparse)
+                losses = self._losses(centres, block, first)
+            labels = choose(losses)
+            place = torch.from_numpy(labels).to(centres.device)
+            chosen = first[place, torch.arange(len(place), device=centres.device)]
+            begun = centres[:, head.size :][place]
+            gram, out = self._gram(head, block), updates[block.start : block.stop]
+            trained(head, begun, block.features, _targets(block), gram, training, chosen, slopes, out, sparse)
+            return losses, labels
+
+        answers = self._each_piece(answer)
+        all_losses, all_labels = [losses for losses, _ in answers], [labels for _, labels in answers]
+        return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
+
+    def gradients(self, centres: Tensor, labels: Ints) -> Tensor:
+        centres = centres.detach()
+        found = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
+
+        def answer(block: Block) -> None:
+            own = centres[torch.from_numpy(labels[block.start : block.stop]).to(centres.device)]
+            found[block.start : block.stop] = self._update(own, block, self.training)
+
+        self._each_piece(answer)
+        return found
+
+    def _update(self, own: Tensor, block: Block, training: LocalTraining | None) -> Tensor:
+        """(c, dim): the gradients of a block's clients at their (c, dim) models, or how far training takes them."""
+        slopes: Callable[..., Tensor] = vmap(grad(self._risk))
+        targets = _targets(block)
+        if training is None:
+            return slopes(own, block.features, targets).detach()
+        if self._head is not None and self._in_dual(block.features.shape[1], training):
+            first = self._head.own_first(own, block.features)
+            begun = own[:, self._head.size :]
+            gram = self._gram(self._head, block)
+            return trained(
+                self._head, begun, block.features, targets, gram, training, first, self._slopes, torch.empty_like(own)
+            )
+        samples = block.features.shape[1]
+        batch = min(training.batch or samples, samples)
+        moved, speed = own, torch.zeros_like(own)
+        for step in range(training.steps):
+            place = torch.arange(step * batch, (step + 1) * batch, device=targets.device) % samples
+            slope = slopes(moved, block.features[:, place], targets[:, place]).detach()
+            speed = training.momentum * speed + slope
+            moved = moved - training.step * speed
+        return own - moved
+
+    @cached_property
+    def _head(self) -> Head | None:
+        """The first layer apart from the rest, where it is a linear one on the features as they are."""
+        if self.shape or type(self.model) is not nn.Sequential or len(self.model) < 2:
+            return None
+        if type(self.model[0]) is not nn.Linear or self.model[0].in_features != self.clients.dim:
+            return None
+        if hooked(self.model) or hooked(self.model[0]):
+            return None
+        rest = nn.Sequential(*list(self.model)[1:])
+        if not any(True for _ in rest.parameters()):
+            return None
+        return Head(self.model[0].out_features, self.clients.dim, self.model[0].bias is not None, rest, layout_of(rest))
+
+    @cached_property
+    def _by_kernel(self) -> bool:
+        """Whether there are kernels for all that a round does: the local training of a perceptron, on a CPU."""
+        if self._head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
+            return False
+        targets = self.clients.targets
+        assert targets is not None
+        if targets.device.type != "cpu" or targets.is_floating_point() or not is_perceptron(self.model, self.loss):
+            return False
+        outputs = self.layout.shapes[-1][0]
+        return bool(((targets >= 0) & (targets < outputs)).all())  # other classes are torch's to ignore or to refuse
+
+    @property
+    def _slopes(self) -> Slopes:
+        """The slopes of what follows the first layer."""
+        assert self._head is not None
+        return perceptron_slopes if self._by_kernel else slopes_of(self._head, self.loss)
+
+    def _sparse(self, block: Block) -> SparseSamples | None:
+        """The samples in sparse form, where that pays; kept for the next round."""
+        if not self._by_kernel or self._head is None or self._head.width < WIDE:
+            return None
+        return self._kept.get("sparse", self.clients.features, block, lambda: sparse_samples(block.features))
+
+    def _in_dual(self, samples: int, training: LocalTraining | None) -> bool:
+        """Whether a client with so many samples trains in dual form; then so does one with fewer."""
+        return training is not None and samples < self.clients.dim and not 0 < training.batch < samples
+
+    def _gram(self, head: Head, block: Block) -> Tensor:
+        """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
+        samples: Tensor = block.features
+        return self._kept.get("products", self.clients.features, block, lambda: samples @ samples.mT + float(head.bias))
+
+    def _each_piece(self, work: Callable[[Block], Found]) -> list[Found]:
+        return pieces.each(work, self._pieces(), self._by_kernel)
+
+    def _pieces(self) -> list[Block]:
+        """Blocks of as many clients as fit into memory with a model each; for kernels, into a core's share of cache."""
+        most = int(self.clients.sizes.max())
+        each = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * most * self.clients.dim)
+        room = CACHED_BYTES if self._by_kernel else pieces.room(self.clients.features.device)
+        together = max(1, room // each)
+        return list(self.clients.blocks(together * most * self.clients.dim))
+
+    def minimisers(self, ridge: float = 0.0) -> Tensor:
+        """A short local fit from the parameters that `build` gave, in place of a minimum that nobody can find."""
+        fit = self.fit or self.training or LocalTraining(steps=30)
+        start = self.parameters() if self.origin is None else self.origin
+        rows = [
+            start - self._update(start.expand(block.stop - block.start, -1), block, fit) for block in self._pieces()
+        ]
+        return torch.cat(rows) / (1.0 + ridge)
+
+    def curvatures(self) -> Floats:
+        raise ValueError("algorithm.step: a module has no curvature to judge a step by; give a number")
+
+
+def _targets(block: Block) -> Any:
+    assert block.targets is not None
+    return block.targets
