@@ -25,12 +25,13 @@ from threadpoolctl import threadpool_limits
 from coterie._src import tasks
 from coterie._src.arrays import as_numpy
 from coterie._src.data import Clients
-from coterie._src.experiments import parse_config, run_trial, tables
-from coterie._src.experiments.config import METHOD_NAMES
+from coterie._src.experiments import parse_config, run_trial
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.engines import local_engine
+from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.setup import draw_trial, setting_of
 from coterie._src.experiments.sweep import jobs_left, parse_grid, sweep
-from coterie._src.experiments.trial import NOTHING_OWN, Ground, _run_methods, draw_trial
+from coterie._src.experiments.trial import run_method
 from coterie._src.federation import ClusteredStrategy, client_app
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.simulation import stream
@@ -103,21 +104,19 @@ def summary_of(found: Any) -> Result:
     }
 
 
-def trial(config: Any, ground: Any = None) -> dict[str, Result]:
-    return {name: summary_of(found) for name, found in run_trial(config, 0, ground=ground).methods.items()}
+def trial(config: Any) -> dict[str, Result]:
+    return {name: summary_of(found) for name, found in run_trial(config, 0).methods.items()}
 
 
 def tensors(config: Any) -> dict[str, Result]:
     """The same trial with the samples and the start as PyTorch tensors."""
-    ground = Ground()
-    task, _ = ground.draw(config, 0)
-    clients = task.clients
+    setup = draw_trial(config, 0)
+    clients = setup.task.clients
     there = Clients(torch.from_numpy(clients.features), torch.from_numpy(clients.targets), clients.sizes)
-    ground.task = tasks.linear_regression(there)
-    draw = draw_trial(config, 0, ground)
-    draw = replace(draw, start=torch.from_numpy(np.asarray(draw.start)))
+    start = torch.from_numpy(np.asarray(setup.start))
+    setup = replace(setup, task=tasks.linear_regression(there), start=start)
     with threadpool_limits(limits=1), np.errstate(all="ignore"):
-        found = _run_methods(config.methods, draw, True, lambda: None, NOTHING_OWN)
+        found = {name: run_method(METHODS[name], setup) for name in config.methods}
     return {name: summary_of(result) for name, result in found.items()}
 
 
@@ -126,18 +125,18 @@ def federation(folder: Path) -> Result:
     for name in ("_task_id", "_run_id", "_node_id"):
         setattr(TaskIdentity, name, 1)
     config = config_of(["coterie"], problem={**SMALL, "dim": 6})
-    drawn = Ground()
-    task, truth = drawn.draw(config, 0)
+    setup = draw_trial(config, 0)
+    task, truth = setup.task, setup.truth
     assert truth is not None
-    attack = tables.attack(config.attack)
+    attack = config.attack.attack()
 
     def load(context: Context) -> Any:
         return task.on(task.clients.take([int(context.node_config["partition-id"])]))
 
-    lying = truth.byzantine
+    lying = truth.is_byzantine
     app = client_app(load, lambda context: attack if lying[int(context.node_config["partition-id"])] else None)
     count = task.clients.count
-    algorithm = tables.algorithm("coterie", config, task, None, stream(5, 0, "buckets"))
+    algorithm = METHODS["coterie"].algorithm(setting_of(config, task, None, stream(5, 0, "buckets")))
     strategy = ClusteredStrategy(algorithm, places=count, deadline=5.0, folder=folder, seed=5)
     start = np.zeros((2, task.dim), np.float32)
     found = strategy.start(InProcessGrid(app, range(count)), ArrayRecord({"centres": Array(start)}))
@@ -174,7 +173,7 @@ def digits() -> Any:
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Name and computation of every group of results."""
     for name, attack in ATTACKS.items():
-        config = config_of(list(METHOD_NAMES), attack=attack)
+        config = config_of(list(METHODS.names), attack=attack)
         yield f"numpy {name}", lambda config=config: trial(config)
         yield f"torch {name}", lambda config=config: tensors(config)
     for name, sections in FORMS.items():

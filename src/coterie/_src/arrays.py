@@ -7,14 +7,11 @@ PyTorch tensors (CPU or CUDA). This module is the only place that asks which of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import array_api_compat.numpy
-import numba
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
-from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 Array = Any
@@ -71,35 +68,6 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def compiled(
-    function: Callable[..., Any], reorder: bool = False, contract: bool = False, inline: bool = False
-) -> Callable[..., Any]:
-    """`function` as machine code that runs without the interpreter's lock, kept on disk for the next process.
-
-    reorder: sums may be added up in another order than written, as SIMD needs; the order is the same in every call.
-    contract: a product and a sum may be one operation, rounded once. inline: part of every function that calls it; a
-    call costs as much as ten numbers or more for every array that it hands over.
-    """
-    fastmath = {"reassoc", "contract", "nsz"} if reorder else {"contract"} if contract else False
-    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "forceinline": inline}
-    try:
-        machine_code: Any = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for numba's cache: compile anew in every process
-        machine_code = numba.njit(**options)(function)
-    machine_code.sources = _sources(function)
-    if kept := getattr(getattr(machine_code, "_cache", None), "_cache_file", None):
-        # numba looks at the function's own file alone, and would go on with old code of those that it calls
-        kept._source_stamp = [(path, os.stat(path).st_mtime_ns) for path in sorted(machine_code.sources)]
-    found: Callable[..., Any] = machine_code
-    return found
-
-
-def _sources(function: Callable[..., Any]) -> set[str]:
-    """The files of a function and of all compiled ones that its module has from elsewhere."""
-    compiled_ones = [value for value in function.__globals__.values() if isinstance(value, Dispatcher)]
-    return {function.__code__.co_filename}.union(*(one.sources for one in compiled_ones if hasattr(one, "sources")))
-
-
 def is_plain(array: Array) -> bool:
     """Whether it is a NumPy array of float32 or float64, such as compiled functions take."""
     return type(array) is np.ndarray and array.dtype in (np.float32, np.float64)
@@ -111,18 +79,6 @@ def row_distances(rows: Array, others: Array) -> Floats:
     >>> row_distances(np.array([[4.0, 4.0]]), np.array([[1.0, 0.0]]))
     array([5.])
     """
-    if not (is_plain(rows) and is_plain(others) and rows.shape == others.shape):
-        return as_numpy(namespace(rows).linalg.vector_norm(rows - others, axis=1)).astype(np.float64)
-    found = np.empty(len(rows))
-    fill_row_distances(rows, others, found)
-    return found
-
-
-@compiled
-def fill_row_distances(rows: Floats, others: Floats, found: Floats) -> None:
-    """found = `row_distances`, for compiled functions; nothing is checked."""
-    for i in range(len(rows)):
-        square = 0.0
-        for c in range(rows.shape[1]):
-            square += (np.float64(rows[i, c]) - np.float64(others[i, c])) ** 2
-        found[i] = np.sqrt(square)
+    xp = namespace(rows)
+    apart = xp.astype(rows, xp.float64) - xp.astype(others, xp.float64)
+    return as_numpy(xp.linalg.vector_norm(apart, axis=1))

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
-from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, compiled, detached, is_plain, namespace
+from coterie._src.arrays import Array, Bools, Ints, as_numpy, detached, is_plain, namespace
 
 
 class Verdict(IntEnum):
@@ -61,7 +60,7 @@ class Accepted(NamedTuple):
     labels: Ints  # (rows,)
     updates: Array  # (rows, dim)
     verdicts: Ints  # (m,), the fault of each client's first reply, by Verdict
-    strangers: int = 0  # replies under the name of no known client (Verdict.UNKNOWN_CLIENT)
+    unknown_senders: int = 0  # replies under the name of no known client (Verdict.UNKNOWN_CLIENT)
 
     def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
         """(rows,) -> (m,): what belongs to every client, `missing` where its reply was not accepted."""
@@ -114,28 +113,25 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
     """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed."""
-    senders, rounds, labels, updates = replies.clients, replies.rounds, replies.labels, replies.updates
+    senders: Any = replies.clients
+    rounds: Any = replies.rounds
+    labels: Any = replies.labels
+    updates: Any = replies.updates
     if not (_is_column(senders, clients) and _is_column(rounds, clients) and _is_column(labels, clients)):
         return False
     if not (is_plain(updates) and _is_table(updates, like) and updates.flags.c_contiguous):
         return False
-    return bool(_sound(senders, rounds, labels, updates, clusters, round))
+    if (senders != np.arange(clients)).any() or (rounds != round).any():
+        return False
+    if labels.min(initial=0) < 0 or labels.max(initial=0) >= clusters:
+        return False
+    values = updates.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(values, values)))  # where the sum overflows, every value is checked
 
 
 def _is_column(values: Any, count: int) -> bool:
     return type(values) is np.ndarray and values.dtype == np.int64 and values.shape == (count,)
-
-
-@partial(compiled, reorder=True)
-def _sound(senders: Ints, rounds: Ints, labels: Ints, updates: Floats, clusters: int, round: int) -> Any:
-    """By the squares' sum, in one pass; where that overflows the values themselves will be looked at."""
-    for i in range(len(senders)):
-        if senders[i] != i or rounds[i] != round or labels[i] < 0 or labels[i] >= clusters:
-            return False
-    squares, values = updates.dtype.type(0), updates.reshape(-1)
-    for v in range(len(values)):
-        squares += values[v] * values[v]
-    return np.isfinite(squares)
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:

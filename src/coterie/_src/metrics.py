@@ -106,7 +106,7 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
     One model for all stands for every cluster. A client whose replies are refused (label -1) is left out. Where there
     are no true centres, there is no distance to them.
     """
-    honest = np.flatnonzero(~truth.byzantine & (labels >= 0))
+    honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
     k, dim = truth.centres.shape
     if local:
         metrics = dict.fromkeys(("dist", "matched_dist", "ari", "misclustered", "clusters"), NOT_APPLICABLE)

@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import Line
 from coterie._src.experiments.summary import METRICS, Statistic, Summary, statistic
-from coterie._src.experiments.trial import TrialResult
 
 COLUMNS = {
     "dist": "dist",

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
 from coterie._src.aggregators import Aggregator
-from coterie._src.algorithms import Algorithm, Exchange, Network, State
+from coterie._src.algorithms import Algorithm, RoundInfo, State
 from coterie._src.arrays import Array, Bools, Ints, cast, namespace
 from coterie._src.attacks import Attack, Question, View
-from coterie._src.client import Memory, assign, respond
+from coterie._src.client import AssignmentCache, assign, respond
 from coterie._src.intake import Replies
+from coterie._src.network import Network
 from coterie._src.tasks import Task
 
 
@@ -33,33 +34,38 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
 class SimulatedNetwork:
     """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
 
-    aggregate: the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
-    rng: the adversary's randomness. memory: of the clients as honest ones, from round to round; None for clients who
-    are asked once, and then liars remember nothing, either.
+    Parameters
+    ----------
+    task : what the clients compute on their data.
+    is_byzantine : (m,).
+    attack : what the Byzantine clients send instead; None: their honest replies.
+    rng : the adversary's randomness.
+    aggregate : the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
+    cache : of the clients from round to round; None for clients that are asked once.
     """
 
     task: Task
-    byzantine: Bools
+    is_byzantine: Bools
     attack: Attack | None
     rng: Generator
     aggregate: Aggregator | None = None
-    memory: Memory | None = field(default_factory=Memory, repr=False, compare=False)
+    cache: AssignmentCache | None = field(default_factory=AssignmentCache, repr=False, compare=False)
 
     @cached_property
     def count(self) -> int:
         return self.task.clients.count
 
     @cached_property
-    def _liars(self) -> Ints:
-        return np.flatnonzero(self.byzantine)
+    def _byzantine(self) -> Ints:
+        return np.flatnonzero(self.is_byzantine)
 
     @cached_property
-    def _lying(self) -> Task:
-        return self.task.on(self.task.clients.take(self._liars))
+    def _byzantine_task(self) -> Task:
+        return self.task.on(self.task.clients.take(self._byzantine))
 
     @cached_property
-    def _liars_memory(self) -> Memory | None:
-        return None if self.memory is None else Memory()
+    def _byzantine_cache(self) -> AssignmentCache | None:
+        return None if self.cache is None else AssignmentCache()
 
     def gradients(
         self,
@@ -71,11 +77,11 @@ class SimulatedNetwork:
     ) -> Replies:
         if asked is not None:
             chosen = self.task.on(self.task.clients.take(asked))
-            few = replace(self, task=chosen, byzantine=self.byzantine[asked], memory=None)
+            few = replace(self, task=chosen, is_byzantine=self.is_byzantine[asked], cache=None)
             replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
             senders = asked[np.asarray(replies.clients)]
             return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
-        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.memory)
+        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.cache)
         return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
@@ -84,8 +90,8 @@ class SimulatedNetwork:
     def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
         found = self._on(part, int(computing)).losses(centres)
         xp = namespace(found)
-        most = float(xp.finfo(found.dtype).max)
-        return self._report(xp.where(xp.isfinite(found), found, xp.full_like(found, most)), "loss")
+        largest = float(xp.finfo(found.dtype).max)
+        return self._report(xp.where(xp.isfinite(found), found, xp.full_like(found, largest)), "loss")
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
@@ -97,8 +103,8 @@ class SimulatedNetwork:
         """The task on the samples that round t of T chooses by (half 0) or computes on (half 1)."""
         return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
 
-    def _report(self, rows: Array, asked: Question) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, asked=asked)
+    def _report(self, rows: Array, question: Question) -> Replies:
+        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, question=question)
 
     def _send(
         self,
@@ -108,34 +114,34 @@ class SimulatedNetwork:
         updates: Array,
         part: tuple[int, int] | None = None,
         fixed: bool = False,
-        asked: Question = "gradient",
+        question: Question = "gradient",
     ) -> Replies:
-        clients, rounds, liars = np.arange(self.count), np.full(self.count, round), self._liars
-        if self.attack is None or not len(liars):
+        clients, rounds, byzantine = np.arange(self.count), np.full(self.count, round), self._byzantine
+        if self.attack is None or not len(byzantine):
             return Replies(clients, rounds, labels, updates)
-        lying, memory = self._lying, self._liars_memory
+        task, cache = self._byzantine_task, self._byzantine_cache
         if part is not None:  # they, too, compute on the samples of this round
-            lying, memory = lying.on(lying.clients.part(2 * part[0] + 1, 2 * part[1])), None
+            task, cache = task.on(task.clients.part(2 * part[0] + 1, 2 * part[1])), None
         view = View(
-            round, centres, labels, updates, self.byzantine, lying, self.aggregate, self.rng, fixed, asked, memory
+            round, centres, labels, updates, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache
         )
         forged = self.attack(view)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
-            # gradients are made for this question alone; what else is asked for, a task may keep
+            # gradients are computed for this question alone; what else is asked for, a task may keep
             labels = labels.copy()
-            if asked != "gradient":
+            if question != "gradient":
                 updates = namespace(updates).asarray(updates, copy=True)
-            labels[liars], updates[liars] = forged.labels, forged.updates
+            labels[byzantine], updates[byzantine] = forged.labels, forged.updates
             return Replies(clients, rounds, labels, updates)
         # malformed on purpose: message by message, as from a network
         messages: list[list[Any]] = [clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)]
-        lies = [forged.rounds or [round] * len(liars), forged.labels, forged.updates]
-        for column, values in zip(messages[1:], lies, strict=True):
-            for place, value in zip(liars.tolist(), values, strict=True):
-                column[place] = value
+        sent = [forged.rounds or [round] * len(byzantine), forged.labels, forged.updates]
+        for column, values in zip(messages[1:], sent, strict=True):
+            for client, value in zip(byzantine.tolist(), values, strict=True):
+                column[client] = value
         if forged.repeated:
             for column in messages:
-                column.extend([column[place] for place in liars.tolist()])
+                column.extend([column[client] for client in byzantine.tolist()])
         return Replies(*messages)
 
 
@@ -143,22 +149,22 @@ class Round(NamedTuple):
     """The state after a round, and what the server saw in it (None for round 0, the start)."""
 
     state: State
-    exchange: Exchange | None
+    info: RoundInfo | None
 
 
 def play(
     algorithm: Algorithm, network: Network, start: Array, rng: Generator, state: State | None = None
 ) -> Iterator[Round]:
-    """Run an algorithm against a network, round by round, until it has done its rounds or stands still.
+    """Run an algorithm against a network, round by round, until it has done its rounds or has converged.
 
     state: where to go on, if not at the start.
     """
     if state is None:
-        state = algorithm.init(network, start, rng)
+        state = algorithm.initial_state(network, start, rng)
         yield Round(state, None)
     for _ in range(state.round, algorithm.rounds):
-        state, exchange = algorithm.step(state, network, rng)
-        played = Round(state, exchange)
+        state, info = algorithm.step(state, network, rng)
+        played = Round(state, info)
         yield played
         if done(algorithm, played):
             return
@@ -166,8 +172,8 @@ def play(
 
 def done(algorithm: Algorithm, played: Round) -> bool:
     """Whether no round follows this one."""
-    settled = played.exchange is not None and played.exchange.settled
-    return settled or played.state.round >= algorithm.rounds
+    converged = played.info is not None and played.info.converged
+    return converged or played.state.round >= algorithm.rounds
 
 
 def choices(task: Task, state: State) -> Ints:

@@ -1,39 +1,39 @@
-"""Pure functions from rows to one row, and the same per cluster."""
+"""Rules from the updates of one cluster to one update, as values, and the same per cluster."""
 
-from coterie._src.aggregators.distance import (
-    bucketed,
-    centred_clipping,
-    geometric_median,
-    krum,
-    mixed,
-    squared_distances,
-)
-from coterie._src.aggregators.rules import (
+from coterie._src.aggregators.base import (
+    Aggregates,
     Aggregator,
-    mean,
-    mean_over,
-    median,
+    as_aggregator,
+    ceil_count,
+    floor_count,
     per_cluster,
     trim_count,
-    trimmed_mean,
     trimmed_share,
 )
-from coterie._src.aggregators.spectral import filtered_mean
+from coterie._src.aggregators.coordinatewise import Mean, Median, TrimmedMean, mean, median
+from coterie._src.aggregators.distance import CentredClipping, GeometricMedian, Krum, squared_distances
+from coterie._src.aggregators.preaggregation import Bucketing, NearestNeighbourMixing
+from coterie._src.aggregators.spectral import SpectralFilter
 
 __all__ = [
+    "Aggregates",
     "Aggregator",
-    "bucketed",
-    "centred_clipping",
-    "filtered_mean",
-    "geometric_median",
-    "krum",
+    "Bucketing",
+    "CentredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Mean",
+    "Median",
+    "NearestNeighbourMixing",
+    "SpectralFilter",
+    "TrimmedMean",
+    "as_aggregator",
+    "ceil_count",
+    "floor_count",
     "mean",
-    "mean_over",
     "median",
-    "mixed",
     "per_cluster",
     "squared_distances",
     "trim_count",
-    "trimmed_mean",
     "trimmed_share",
 ]

@@ -1,4 +1,4 @@
-"""Rules that look at distances: Krum, centred clipping, the geometric median, and two steps before a rule.
+"""Rules that use distances: Krum, centred clipping, the geometric median.
 
 They need the squared distances between the rows, which one kernel computes from differences: a distance between two
 far rows that lie close together does not cancel, as it does where it is made of norms and products; or the products of
@@ -7,25 +7,25 @@ the rows around a robust centre, in float64 (`products`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
-from numpy.random import Generator
 
+from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction, check_rows, trim_count
+from coterie._src.aggregators.coordinatewise import median
 from coterie._src.aggregators.products import (
-    BLOCK,
-    add_squared_distances,
     around,
     centred_blocks,
     in_numpy,
     products_around,
     typical_distance,
 )
-from coterie._src.aggregators.rules import Aggregator, check_rows, mean, median, trim_count
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
-from coterie._src.kernels.order_statistics import mean_between_ranks, native, threads
+from coterie._src.kernels.order_statistics import mean_between_ranks, native
+from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
+from coterie._src.kernels.threads import threads
 
-MIXED_COLUMNS = 1 << 13
-"""Columns of a matrix product of `mixed`."""
 PARTS = 16
 """Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
 FARTHEST = 1e4
@@ -68,7 +68,7 @@ def _squared_distances_on_gpu(updates: Array) -> Floats:
 
     Of the squared distance of two rows a product loses some 1e-16 of theirs to the centre.
     """
-    xp, updates = namespace(updates), _real(updates)
+    xp, updates = namespace(updates), as_real(updates)
     gram = as_numpy(products_around(updates, median(updates)))
     away = np.diag(gram)
     with np.errstate(invalid="ignore"):
@@ -81,7 +81,7 @@ def _squared_distances_on_gpu(updates: Array) -> Floats:
     return between
 
 
-def _real(updates: Array) -> Array:
+def as_real(updates: Array) -> Array:
     """The rows as they are, whole numbers as float64."""
     xp = namespace(updates)
     if xp.isdtype(updates.dtype, "complex floating"):
@@ -89,147 +89,167 @@ def _real(updates: Array) -> Array:
     return updates if xp.isdtype(updates.dtype, "real floating") else xp.astype(updates, xp.float64)
 
 
-def _lies(rows: int, byzantine: float) -> int:
-    """⌊byzantine·rows⌋, fewer than half."""
-    if not 0 <= byzantine < 0.5:
-        raise ValueError(f"byzantine must be in [0, 0.5), got {byzantine}")
-    return trim_count(rows, byzantine)
+@dataclass(frozen=True)
+class Krum(Aggregator):
+    """The row that is nearest to its neighbours, or the mean of the best of them (Multi-Krum).
 
+    A row's score is the sum of the squared distances to its rows − f − 2 nearest others, f = ⌊byzantine_fraction·rows⌋;
+    the rows with the lowest scores are taken, equal ones together. It never takes one of f rows that lie far from the
+    rest; with rows < 2f + 3 the paper promises nothing.
 
-def krum(updates: Array, byzantine: float, selected: float = 0.0) -> Array:
-    """The row that is nearest to its neighbours or, with `selected` > 0, the mean of the ⌈selected·rows⌉ best.
+    Parameters
+    ----------
+    byzantine_fraction : in [0, ½), of the rows.
+    selected : the mean of the ⌈selected·rows⌉ best rows is returned; 0: the best one alone.
 
-    A row's score is the sum of the squared distances to its rows − f − 2 nearest others, f = ⌊byzantine·rows⌋; the
-    rows with the least scores are taken, equal ones together. Never takes one of f rows that lie far from the rest;
-    with rows < 2f + 3 the paper promises nothing.
-    Reference: Blanchard et al., Machine learning with adversaries, 2017.
+    References
+    ----------
+    Blanchard et al., Machine learning with adversaries, 2017.
 
-    >>> krum(np.array([[0.0], [1.0], [1.2], [2.0], [99.0]]), byzantine=0.2)
+    Examples
+    --------
+    >>> Krum(0.2)(np.array([[0.0], [1.0], [1.2], [2.0], [99.0]]))
     array([1.2])
     """
-    rows = check_rows(updates)
-    if not 0 <= selected <= 1:
-        raise ValueError(f"selected must be in [0, 1], got {selected}")
-    between = squared_distances(updates)
-    np.fill_diagonal(between, -1.0)  # first in its own order, and left out
-    nearest = np.sort(between, axis=1)[:, 1 : 1 + max(1, rows - _lies(rows, byzantine) - 2)]
-    scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
-    wanted = max(1, int(np.ceil(selected * rows - 1e-9)))
-    limit = np.sort(scores)[wanted - 1]
-    chosen = np.flatnonzero(scores <= limit * (1 + 1e-9))
-    return mean_between_ranks(updates, 0, len(chosen), chosen)
+
+    byzantine_fraction: float
+    selected: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fraction("byzantine_fraction", self.byzantine_fraction)
+        if not 0 <= self.selected <= 1:
+            raise ValueError(f"selected must be in [0, 1], got {self.selected}")
+
+    def aggregate(self, updates: Array) -> Array:
+        rows, between = int(updates.shape[0]), squared_distances(updates)
+        np.fill_diagonal(between, -1.0)  # first in its own order, and left out
+        neighbours = max(1, rows - trim_count(rows, self.byzantine_fraction) - 2)
+        nearest = np.sort(between, axis=1)[:, 1 : 1 + neighbours]
+        scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
+        limit = np.sort(scores)[max(1, ceil_count(self.selected, rows)) - 1]
+        chosen = np.flatnonzero(scores <= limit * (1 + 1e-9))
+        return mean_between_ranks(updates, 0, len(chosen), chosen)
 
 
-def mixed(updates: Array, rule: Aggregator, byzantine: float) -> Array:
-    """Nearest-neighbour mixing before a rule: every row becomes the mean of its rows − f nearest, itself included.
+@dataclass(frozen=True)
+class CentredClipping(Aggregator):
+    """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), some times; every step clips what is far from v.
 
-    f = ⌊byzantine·rows⌋. Brings the honest rows together, so that few remain on which a rule can be deceived.
-    Reference: Allouah et al., Fixing by mixing, 2023.
+    One row pulls the result by at most τ·iterations/rows from where it begins. v stays a combination of start and
+    rows, so that the iteration runs on their products alone.
 
-    >>> mixed(np.array([[0.0], [1.0], [2.0], [90.0]]), median, byzantine=0.25)
-    array([1.])
-    """
-    rows, updates = check_rows(updates), _real(updates)
-    between, xp = squared_distances(updates), namespace(updates)
-    tame = bool(np.isfinite(between).all()) and xp.finfo(updates.dtype).bits >= 32
-    np.fill_diagonal(between, -1.0)
-    neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - _lies(rows, byzantine)]
-    shares = np.zeros((rows, rows))
-    np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
-    weights, middle, mixtures = like(shares, updates), median(updates), xp.empty_like(updates)
-    for start in range(0, updates.shape[1], MIXED_COLUMNS):
-        columns = slice(start, start + MIXED_COLUMNS)
-        centre = middle[columns]
-        around = updates[:, columns] - centre  # the median, so that nothing cancels
-        if not tame:  # a value that is not finite counts as the median
-            around = xp.where(xp.isfinite(around), around, 0.0 * centre)
-        mixtures[:, columns] = weights @ around + centre
-    return rule(mixtures)
+    Parameters
+    ----------
+    radius : τ; None for the median distance of the rows to the start.
+    iterations : how often.
+    history : start at the aggregate of the last round, as in the paper, instead of at the coordinate-wise median.
 
+    References
+    ----------
+    Karimireddy et al., Learning from history for Byzantine robust optimization, 2021.
 
-def bucketed(updates: Array, rule: Aggregator, size: int, rng: Generator) -> Array:
-    """A rule on the means of random buckets of `size` rows: fewer rows, and more alike, at `size` times the lies.
-
-    Reference: Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
-
-    >>> bucketed(np.array([[1.0], [1.0], [3.0]]), median, 3, np.random.default_rng(0)).round(6)
-    array([1.666667])
-    """
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
-    rows = check_rows(updates)
-    order = rng.permutation(rows)
-    return rule(namespace(updates).stack([mean(updates[order[i : i + size]]) for i in range(0, rows, size)]))
-
-
-def centred_clipping(updates: Array, radius: float | None = None, iterations: int = 10) -> Array:
-    """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), from the coordinate-wise median; τ = `radius`.
-
-    radius: None for the median distance of the rows to the start. One row pulls the result by at most
-    τ·iterations/rows from where it begins. v stays a combination of start and rows, so that the iteration runs on
-    their products alone.
-    Reference: Karimireddy et al., Learning from history for Byzantine robust optimization, 2021.
-
-    >>> centred_clipping(np.array([[0.0], [0.0], [1.0], [1e9]]), radius=1.0, iterations=1)
+    Examples
+    --------
+    >>> CentredClipping(radius=1.0, iterations=1)(np.array([[0.0], [0.0], [1.0], [1e9]]))
     array([0.625])
     """
-    if radius is not None and not 0 < radius < np.inf:
-        raise ValueError(f"radius must be a positive number, got {radius}")
-    rows, updates = check_rows(updates), _real(updates)
-    start = median(updates)
-    away = np.sqrt(_squared_distances_to(updates, start))
-    tau = float(np.median(away)) if radius is None else radius
-    if tau == 0 or not np.isfinite(tau):
-        return start
-    # a row that is far out of reach is pulled in along its line, where it is clipped all the same
-    pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
-    known = np.flatnonzero(pull)
-    rows_known = updates if len(known) == rows else updates[known]
-    products = in_numpy(around(rows_known, start, pull[known]))
-    weights = np.zeros(len(known))
-    for _ in range(iterations):
-        towards = products.times(weights)
-        squares = products.squares - 2 * towards + weights @ towards
-        clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
-        weights = weights * (1 - clip.sum() / rows) + clip / rows
-    shares = weights * pull[known]
-    return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
+
+    radius: float | None = None
+    iterations: int = 10
+    history: bool = False
+
+    def __post_init__(self) -> None:
+        if self.radius is not None and not 0 < self.radius < np.inf:
+            raise ValueError(f"radius must be a positive number, got {self.radius}")
+        if self.iterations < 0:
+            raise ValueError(f"iterations must be at least 0, got {self.iterations}")
+
+    @property
+    def has_memory(self) -> bool:  # type: ignore[override]
+        return self.history
+
+    def aggregate(self, updates: Array) -> Array:
+        return self._clipped(as_real(updates), median(as_real(updates)))
+
+    def update(self, memory: Array | None, updates: Array, weights: Floats | None = None) -> tuple[Array, Array | None]:
+        if memory is None or not self.history:
+            found = super().update(None, updates, weights)[0]
+        else:
+            self._checked(weights, check_rows(updates))
+            found = self._clipped(as_real(updates), memory)
+        return found, found if self.history else None
+
+    def _clipped(self, updates: Array, start: Array) -> Array:
+        rows = int(updates.shape[0])
+        away = np.sqrt(_squared_distances_to(updates, start))
+        tau = float(np.median(away)) if self.radius is None else self.radius
+        if tau == 0 or not np.isfinite(tau):
+            return start
+        # a row that is far out of reach is pulled in along its line, where it is clipped all the same
+        pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
+        known = np.flatnonzero(pull)
+        rows_known = updates if len(known) == rows else updates[known]
+        products = in_numpy(around(rows_known, start, pull[known]))
+        weights = np.zeros(len(known))
+        for _ in range(self.iterations):
+            towards = products.times(weights)
+            squares = products.squares - 2 * towards + weights @ towards
+            clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
+            weights = weights * (1 - clip.sum() / rows) + clip / rows
+        shares = weights * pull[known]
+        return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
-def geometric_median(updates: Array, iterations: int = 100, tolerance: float = 1e-8) -> Array:
+@dataclass(frozen=True)
+class GeometricMedian(Aggregator):
     """The point with the least sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
 
-    Starts at the coordinate-wise median, which no minority can move far; distances are kept away from zero by a
-    fraction `tolerance` of their median. Every point on the way is a combination of start and rows, so that the
-    iteration runs on their products alone. Reference: Pillutla et al., Robust aggregation, 2022.
+    Starts at the coordinate-wise median, which no minority can move far. Every point on the way is a combination of
+    start and rows, so that the iteration runs on their products alone.
 
-    >>> geometric_median(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
+    Parameters
+    ----------
+    iterations : at most.
+    tolerance : distances are kept away from zero, and the iteration ends, by this fraction of their median.
+
+    References
+    ----------
+    Pillutla et al., Robust aggregation for federated learning, 2022.
+
+    Examples
+    --------
+    >>> GeometricMedian()(np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 9.0]])).round(6).tolist()
     [0.0, 0.0]
     """
-    check_rows(updates)
-    updates = _real(updates)
-    if is_torch_array(updates) and not on_gpu(updates):  # the same bits as in NumPy
-        return like(geometric_median(as_numpy(updates), iterations, tolerance), updates)
-    start = median(updates)
-    with np.errstate(over="ignore", invalid="ignore"):
-        products = in_numpy(around(updates, start))
-    known = np.flatnonzero(np.isfinite(products.squares))  # beyond float64 a row pulls no more
-    products = products.among(known)
-    squares = products.squares
-    distances = np.sqrt(squares)
-    floor = tolerance * float(np.median(distances)) if len(known) else 0.0
-    if floor == 0:  # at least half of the rows lie on one point, which is the answer
-        return start
-    shares = np.zeros(len(known))
-    for _ in range(iterations):
-        weights = 1.0 / np.maximum(distances, floor)
-        moves, shares = -shares, weights / weights.sum()
-        moves += shares
-        towards = products.times(shares)
-        distances = np.sqrt(np.maximum(squares - 2 * towards + shares @ towards, 0.0))
-        if np.sqrt(max(0.0, float(moves @ products.times(moves)))) <= tolerance * float(np.median(distances)):
-            break
-    return moved(updates if len(known) == len(updates) else updates[known], start, shares)
+
+    iterations: int = 100
+    tolerance: float = 1e-8
+
+    def aggregate(self, updates: Array) -> Array:
+        updates = as_real(updates)
+        if is_torch_array(updates) and not on_gpu(updates):  # the same bits as in NumPy
+            return like(self.aggregate(as_numpy(updates)), updates)
+        start = median(updates)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = in_numpy(around(updates, start))
+        known = np.flatnonzero(np.isfinite(products.squares))  # beyond float64 a row pulls no more
+        products = products.among(known)
+        squares = products.squares
+        distances = np.sqrt(squares)
+        floor = self.tolerance * float(np.median(distances)) if len(known) else 0.0
+        if floor == 0:  # at least half of the rows lie on one point, which is the answer
+            return start
+        shares = np.zeros(len(known))
+        for _ in range(self.iterations):
+            weights = 1.0 / np.maximum(distances, floor)
+            moves, shares = -shares, weights / weights.sum()
+            moves += shares
+            towards = products.times(shares)
+            distances = np.sqrt(np.maximum(squares - 2 * towards + shares @ towards, 0.0))
+            length = np.sqrt(max(0.0, float(moves @ products.times(moves))))
+            if length <= self.tolerance * float(np.median(distances)):
+                break
+        return moved(updates if len(known) == len(updates) else updates[known], start, shares)
 
 
 def moved(updates: Array, centre: Array, shares: Floats) -> Array:

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from array_api_compat import device, is_numpy_array
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, compiled, like, namespace
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
 
-BLOCK = 2048
-"""Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
 CUDA_BLOCK = 1 << 15
 """Columns of a block on a GPU, where a small one is over before the next is begun."""
 COPY = 0.1
@@ -38,7 +36,6 @@ LANCZOS = 0.01
 SQUARINGS = 12
 """On a GPU the leading direction is that of the products squared so often: where the second eigenvalue is 1 % smaller,
 what is left of it is 1e-18; where it is nearly the same, so is the direction's."""
-Four = tuple[np.floating, np.floating, np.floating, np.floating]
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,7 @@ class Dense:
         return Dense(self.gram - (vectors * values) @ vectors.T)
 
     def squared_pairs(self, rows: Ints) -> Array:
-        """G_ij² of the pairs of different rows of a choice, each once, or each in both orders."""
-        if is_numpy_array(self.gram):
-            return _squared_products(self.gram, rows)
+        """G_ij² of the pairs of different rows of a choice, each in both orders."""
         xp, c = namespace(self.gram), len(rows)
         each = xp.reshape(self.among(rows).gram, (-1,))
         without_diagonal = xp.reshape(each[1:], (c - 1, c + 1))[:, :-1]
@@ -182,7 +177,7 @@ class Tall:
         """
         away, c = self.away[rows], len(rows)
         if c * (c - 1) // 2 <= SAMPLE:
-            found: Floats = _squared_products(away @ away.T, np.arange(c))
+            found: Floats = Dense(away @ away.T).squared_pairs(np.arange(c))
             return found
         apart = np.unique(np.linspace(1, (c - 1) // 2, max(1, SAMPLE // c)).astype(np.int64))
         ring = np.concatenate([away, away])
@@ -311,61 +306,3 @@ def typical_distance(distances: Floats) -> float:
     """The median; where half of the rows, or more, coincide, that of the others."""
     middle = float(np.median(distances))
     return float(np.median(distances[distances > 0])) if middle == 0 and distances.any() else middle
-
-
-@compiled
-def _squared_products(gram: Floats, rows: Ints) -> Floats:
-    """The squares of the products between two different rows of a choice, each pair once."""
-    found = np.empty(len(rows) * (len(rows) - 1) // 2)
-    place = 0
-    for i in range(len(rows)):
-        for j in range(i + 1, len(rows)):
-            found[place] = gram[rows[i], rows[j]] ** 2
-            place += 1
-    return found
-
-
-@partial(compiled, reorder=True)
-def _with_squares(
-    sums: Four, x: np.floating, y0: np.floating, y1: np.floating, y2: np.floating, y3: np.floating
-) -> Four:
-    """Four sums, and (x − y)² more in each."""
-    d0, d1, d2, d3 = x - y0, x - y1, x - y2, x - y3
-    return sums[0] + d0 * d0, sums[1] + d1 * d1, sums[2] + d2 * d2, sums[3] + d3 * d3
-
-
-@partial(compiled, reorder=True)
-def add_squared_distances(
-    rows: NDArray[np.floating],
-    others: NDArray[np.floating],
-    columns: tuple[int, int],
-    below: bool,
-    out: NDArray[np.float64],
-) -> None:
-    """out[i, j] += ‖x_i − y_j‖² over a range of columns, a block at a time; below: for j < i alone.
-
-    Four rows against four: what is loaded once serves four distances, and their sixteen sums stay in registers. Beyond
-    the last row the last one stands in, and is not counted. The rows are sliced one by one, so that the compiler knows
-    that their values lie side by side.
-    """
-    last, end, zero = len(rows) - 1, len(others) - 1, rows.dtype.type(0)
-    for start in range(columns[0], columns[1], BLOCK):
-        stop = min(start + BLOCK, columns[1])
-        for i in range(0, last + 1, 4):
-            a0, a1 = rows[i, start:stop], rows[min(i + 1, last), start:stop]
-            a2, a3 = rows[min(i + 2, last), start:stop], rows[min(i + 3, last), start:stop]
-            for j in range(0, min(i + 3, last) if below else end + 1, 4):
-                b0, b1 = others[j, start:stop], others[min(j + 1, end), start:stop]
-                b2, b3 = others[min(j + 2, end), start:stop], others[min(j + 3, end), start:stop]
-                s0 = s1 = s2 = s3 = (zero, zero, zero, zero)
-                for c in range(a0.shape[0]):
-                    y0, y1, y2, y3 = b0[c], b1[c], b2[c], b3[c]
-                    s0 = _with_squares(s0, a0[c], y0, y1, y2, y3)
-                    s1 = _with_squares(s1, a1[c], y0, y1, y2, y3)
-                    s2 = _with_squares(s2, a2[c], y0, y1, y2, y3)
-                    s3 = _with_squares(s3, a3[c], y0, y1, y2, y3)
-                sums = s0, s1, s2, s3
-                for p in range(4):
-                    for q in range(4):
-                        if i + p <= last and j + q <= (i + p - 1 if below else end):
-                            out[i + p, j + q] += sums[p][q]

@@ -8,20 +8,22 @@ happens on the products of the rows around the median (`products`), whatever the
 
 In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
 and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
-2023, which need the variance or stop elsewhere. Zhu et al. have two forms, and so has `filtered_mean`: rows go, or (no
+2023, which need the variance or stop elsewhere. Zhu et al. have two forms, and so has `SpectralFilter`: rows go, or (no
 regret) they lose weight, as experts do who were wrong.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import is_numpy_array
 
+from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
+from coterie._src.aggregators.coordinatewise import median
 from coterie._src.aggregators.distance import moved, reachable
 from coterie._src.aggregators.products import Products, around, averages, in_numpy, typical_distance
-from coterie._src.aggregators.rules import check_rows, median
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, namespace, on_gpu
 
 TRACY_WIDOM = 3.27
@@ -42,68 +44,85 @@ TURNS = 100
 """At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
 
 
-def filtered_mean(
-    updates: Array, liars: int, weights: Floats | None = None, how: Literal["removal", "no-regret"] = "removal"
-) -> Array:
-    """The mean of the rows, without up to `liars` of them that stand out together.
+@dataclass(frozen=True)
+class SpectralFilter(Aggregator):
+    """The mean of the rows, without up to `max_byzantine` of them that stand out together.
 
     While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
-    its direction, and the outermost of the smaller side goes. liars: a bound, and never half of the rows.
-    Copies (see `products.copies`) count as one row, their mean, since honest rows have noise of their own. Rows that
-    lie farther than 3 typical distances from the median go first.
-    weights: (rows,), positive, how much a row counts; its noise is taken to shrink with the root of that.
-    With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
-    how: with `no-regret` no other goes. While the eigenvalue is too large, w_i shrinks by w_i·τ_i/(2 max τ), with τ_i a
-    row's squared place along the direction, and all are brought back to Σ w = 1, w_i ≤ 1/(c − liars) for c rows, by
-    the smallest change in relative entropy. What is proved for it asks for fewer liars than half.
+    its direction, and the outermost of the smaller side is removed. Copies (see `products.copies`) count as one row,
+    their mean, since honest rows have noise of their own. Rows that lie farther than 3 typical distances from the
+    median are removed first. With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
 
     For f of c rows that lie about a mean in R^d, the error that is left is of the order of √(f/c)·(d/c)^¼ noise
-    standard deviations where d > c, since a smaller lie cannot be seen; it does not grow like √d, as the median's does.
+    standard deviations where d > c, since a smaller shift cannot be seen; it does not grow like √d, as the median's.
 
+    Parameters
+    ----------
+    max_byzantine : bound on the Byzantine rows: a count (int), or a fraction of the rows (float); never half of them.
+    form : "removal", or "no-regret", which removes no row for its direction. While the eigenvalue is too large, w_i
+        shrinks by w_i·τ_i/(2 max τ), with τ_i a row's squared position along the direction, and all are brought back
+        to Σ w = 1, w_i ≤ 1/(c − max_byzantine) for c rows, by the smallest change in relative entropy.
+
+    Examples
+    --------
     >>> rows = np.random.default_rng(0).standard_normal((30, 20))
-    >>> np.allclose(filtered_mean(np.concatenate([rows, 9 + np.zeros((10, 20))]), liars=10), rows.mean(axis=0))
+    >>> found = SpectralFilter(max_byzantine=10)(np.concatenate([rows, 9 + np.zeros((10, 20))]))
+    >>> np.allclose(found, rows.mean(axis=0))
     True
     """
-    rows = check_rows(updates)
-    if how not in ("removal", "no-regret"):
-        raise ValueError(f"how must be removal or no-regret, got {how!r}")
-    if not 0 <= liars == int(liars):
-        raise ValueError(f"liars must be a whole number of at least 0, got {liars}")
-    given = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64)
-    if given.shape != (rows,) or not ((given > 0) & np.isfinite(given)).all():
-        raise ValueError(f"weights must be {rows} positive numbers, one per row")
-    centre = median(updates)
-    if min(rows, updates.shape[1]) < FEWEST:
-        return centre
-    counts = given / given.max()
-    known, pull = reachable(updates, centre)
-    if len(known) == 0:
-        return centre
-    products = around(updates[known], centre, pull[known])
-    if not on_gpu(updates) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
-        products = in_numpy(products)
-    near = _near(products.squares, counts[known], int(liars), rows - len(known))
-    if len(near) == 0:
-        return centre
-    if len(near) < len(known):
-        known, products = known[near], products.among(near)
-    groups = products.copies(int(liars) + 1)  # and whom they copied
-    merged, heavy = averages(groups), np.zeros(groups.max() + 1)
-    np.maximum.at(heavy, groups, counts[known])
-    if len(heavy) < len(known):
-        products = products.merged(merged)
-    room = max(0, min(int(liars) - (rows - len(known)), (len(heavy) - 1) // 2))  # less those who are out already
-    if room and len(heavy) < FEWEST:
-        return median(updates[known])
-    directions = min(len(heavy) - 1, updates.shape[1]) // 4
-    if how == "removal":
-        kept = _kept(products, heavy, room, directions)
-    else:
-        heavy = _turned_down(products, heavy, room, directions)
-        kept = np.flatnonzero(heavy)
-    shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
-    inside = np.flatnonzero(shares)
-    return moved(updates[known[inside]], centre, shares[inside])
+
+    takes_weights: ClassVar[bool] = True
+
+    max_byzantine: int | float
+    form: Literal["removal", "no-regret"] = "removal"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("removal", "no-regret"):
+            raise ValueError(f"form must be removal or no-regret, got {self.form!r}")
+        if isinstance(self.max_byzantine, float):
+            check_fraction("max_byzantine", self.max_byzantine)
+        elif not self.max_byzantine >= 0:
+            raise ValueError(f"max_byzantine must be a whole number of at least 0, got {self.max_byzantine}")
+
+    def aggregate(self, updates: Array) -> Array:
+        return self._weighed(updates, None)
+
+    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
+        """Weights: the noise of a row is taken to shrink with the root of its weight."""
+        rows, centre = int(updates.shape[0]), median(updates)
+        bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
+        if min(rows, updates.shape[1]) < FEWEST:
+            return centre
+        given = np.ones(rows) if weights is None else weights
+        counts = given / given.max()
+        known, pull = reachable(updates, centre)
+        if len(known) == 0:
+            return centre
+        products = around(updates[known], centre, pull[known])
+        if not on_gpu(updates) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
+            products = in_numpy(products)
+        near = _near(products.squares, counts[known], bound, rows - len(known))
+        if len(near) == 0:
+            return centre
+        if len(near) < len(known):
+            known, products = known[near], products.among(near)
+        groups = products.copies(bound + 1)  # Byzantine rows, and the one that they copy
+        merged, heavy = averages(groups), np.zeros(groups.max() + 1)
+        np.maximum.at(heavy, groups, counts[known])
+        if len(heavy) < len(known):
+            products = products.merged(merged)
+        removable = max(0, min(bound - (rows - len(known)), (len(heavy) - 1) // 2))  # less those that are out already
+        if removable and len(heavy) < FEWEST:
+            return median(updates[known])
+        directions = min(len(heavy) - 1, updates.shape[1]) // 4
+        if self.form == "removal":
+            kept = _kept(products, heavy, removable, directions)
+        else:
+            heavy = _reweighted(products, heavy, removable, directions)
+            kept = np.flatnonzero(heavy)
+        shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
+        inside = np.flatnonzero(shares)
+        return moved(updates[known[inside]], centre, shares[inside])
 
 
 def _near(squares: Floats, counts: Floats, liars: int, gone: int) -> Ints:
@@ -137,7 +156,7 @@ def _kept(products: Products, counts: Floats, room: int, directions: int) -> Int
     return kept
 
 
-def _turned_down(products: Products, counts: Floats, room: int, directions: int) -> Floats:
+def _reweighted(products: Products, counts: Floats, room: int, directions: int) -> Floats:
     """(rows,): the weights that stay, as if at most `room` rows had gone; of all turns those with the least spread.
 
     products, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 import numpy as np
 
 from coterie._src.arrays import Array, Ints, as_numpy, namespace
-from coterie._src.attacks.base import Forgery, Payload, Target, View
-from coterie._src.attacks.payloads import PAPER, none, paper
+from coterie._src.attacks.base import Forgery, Payload, Target, View, as_payload, as_target
+from coterie._src.attacks.payloads import data_poisoning
 from coterie._src.attacks.targets import own
 from coterie._src.client import respond
 
@@ -21,38 +21,49 @@ COARSE, FINE = 2.0 ** np.arange(-5, 6), 2.0 ** np.array([-0.75, -0.5, -0.25, 0.2
 
 @dataclass(frozen=True)
 class Attack:
-    """A payload sent to a target.
+    """A payload sent to a target; `ct.attack` makes one from names.
 
-    scale: the payload's one number (see each payload); None for the one that its authors give, `WORST` for the one
-    that moves the server's rule farthest, found anew in every round by a line search (the optimised attacks of
-    Allouah et al., Fixing by mixing, 2023). sleep: rounds in which the liars first answer by their own data.
-
-    >>> Attack(paper, own, scale=10.0).scale
-    10.0
+    Parameters
+    ----------
+    payload : what Byzantine clients send: a `Payload`, or a function (view, scale=…) -> Forgery.
+    target : which cluster they claim: a `Target`, or a function (view) -> labels.
+    scale : the payload's one number; None for the one that its authors give, "worst" for the one that moves the
+        server's rule farthest, found anew in every round by a line search (the optimised attacks of Allouah et al.,
+        Fixing by mixing, 2023).
+    sleep : rounds in which the Byzantine clients first answer by their own data.
     """
 
-    payload: Payload
-    target: Target = own
+    payload: Payload | Callable[..., Forgery]
+    target: Target | Callable[[View], Ints] = own
     scale: float | Literal["worst"] | None = None
     sleep: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "payload", as_payload(self.payload))
+        object.__setattr__(self, "target", as_target(self.target))
+
     def __call__(self, view: View) -> Forgery:
+        """What the Byzantine clients send instead of their honest replies."""
         if view.round < self.sleep and self.sleep:
-            return none(view)
-        free = view.centres is not None and not view.fixed
-        if free and self.payload is paper and self.target is own and self.scale != WORST:
-            # the paper's Byzantine clients work on scale·θ throughout, their own choice included
-            scale = PAPER if self.scale is None else self.scale
-            centres: Array = view.centres
-            found = respond(view.liars, scale * centres, memory=view.memory)
-            return Forgery(found.labels, found.updates)
-        labels = view.labels.copy()
-        if free:
-            labels[view.byzantine] = self.target(view)
-        view = replace(view, labels=labels)
+            return data_poisoning(view)
+        if view.centres is not None and not view.fixed:
+            view = self._with_claims(view)
+        payload = cast(Payload, self.payload)
         if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
-            return self.payload(view)
-        return _worst(self.payload, view) if self.scale == WORST else self.payload(view, self.scale)
+            return payload(view)
+        return _worst(payload, view) if self.scale == WORST else payload(view, self.scale)
+
+    def _with_claims(self, view: View) -> View:
+        """The view with the clusters that the Byzantine clients claim among its labels."""
+        payload, centres = cast(Payload, self.payload), view.centres
+        if payload.working_centres is not None and self.scale != WORST:
+            scale = payload.published_scale if self.scale is None else self.scale
+            assert scale is not None
+            working = payload.working_centres(centres, scale)
+            view = replace(view, response=respond(view.task, working, cache=view.cache))
+        labels = view.labels.copy()
+        labels[view.is_byzantine] = self.target(view)
+        return replace(view, labels=labels)
 
 
 def _worst(payload: Payload, view: View) -> Forgery:
@@ -78,17 +89,17 @@ def _damage(view: View, forged: Forgery) -> float:
     """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where it is not a number."""
     assert view.aggregate is not None
     total, forgeries = 0.0, cast(Array, forged.updates)
-    for honest, lies in _attacked(view, forged):
-        together = namespace(view.updates).concat([view.updates[honest], forgeries[lies]])
+    for honest, byzantine in _attacked(view, forged):
+        together = namespace(view.updates).concat([view.updates[honest], forgeries[byzantine]])
         moved = as_numpy(view.aggregate(together)).astype(np.float64)
         total += float(((moved - as_numpy(view.updates[honest]).mean(axis=0, dtype=np.float64)) ** 2).sum())
     return total if np.isfinite(total) else np.inf
 
 
 def _attacked(view: View, forged: Forgery) -> Iterator[tuple[Ints, Ints]]:
-    """Per attacked cluster the honest clients (among m) and the liars (among the Byzantine ones)."""
+    """Per attacked cluster the honest clients (among all m) and the Byzantine ones (among these)."""
     labels = np.asarray(forged.labels)
     for j in np.unique(labels).tolist():
-        honest = np.flatnonzero(~view.byzantine & (view.labels == j))
+        honest = np.flatnonzero(~view.is_byzantine & (view.labels == j))
         if len(honest):
             yield honest, np.flatnonzero(labels == j)

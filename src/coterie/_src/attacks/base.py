@@ -1,4 +1,4 @@
-"""What an adversary sees, and what it answers."""
+"""What an adversary sees and answers, and what an attack is composed of: a payload and a target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie._src.arrays import Array, Bools, Ints
-from coterie._src.client import Memory
+from coterie._src.client import AssignmentCache, Response
 from coterie._src.tasks import Task
 
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
@@ -20,49 +20,59 @@ Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
 class View:
     """What the adversary sees in one exchange between the server and the clients.
 
-    round: the round, or -1 before the first. centres: (k, d) as broadcast, or None where the server asked
-    for something else than a gradient (a local minimiser, a curvature). labels, updates: what all m clients
-    would send if they were honest. byzantine: (m,). liars: the task on the Byzantine clients' own data.
-    aggregate: the server's rule, if they know it. rng: the adversary's own randomness. fixed: the server has
-    settled the labels, so that a claim means nothing. asked: what the server wants to know. memory: of the liars, who
-    look at their own data in every round as honest clients do; None where these are others in every round.
+    Attributes
+    ----------
+    round : the round, or -1 before the first.
+    centres : (k, d) as broadcast, or None where the server asked for something else than a gradient.
+    labels, updates : (m,) and (m, …), what all clients would send if they were honest.
+    is_byzantine : (m,), which clients the adversary controls.
+    task : what the Byzantine clients compute on their own data.
+    aggregate : the server's rule, if the adversary knows it.
+    rng : the adversary's own randomness.
+    fixed : the server has fixed the labels, so that a claimed cluster means nothing.
+    question : what the server asked for.
+    cache : of the Byzantine clients from round to round; None where these are others in every round.
+    response : what the Byzantine clients answer at the centres that their payload works on, if these are not the
+        broadcast ones (see `Payload.working_centres`).
     """
 
     round: int
     centres: Array | None
     labels: Ints
     updates: Array
-    byzantine: Bools
-    liars: Task
+    is_byzantine: Bools
+    task: Task
     aggregate: Callable[[Array], Array] | None
     rng: Generator
     fixed: bool = False
-    asked: Question = "gradient"
-    memory: Memory | None = None
+    question: Question = "gradient"
+    cache: AssignmentCache | None = None
+    response: Response | None = None
 
     @property
     def clusters(self) -> int:
+        """k."""
         return 1 if self.centres is None else int(self.centres.shape[0])
 
     @property
-    def count(self) -> int:
+    def byzantine_count(self) -> int:
         """The number of Byzantine clients."""
-        return int(self.byzantine.sum())
+        return int(self.is_byzantine.sum())
 
     @property
     def claimed(self) -> Ints:
         """The clusters that the Byzantine clients claim."""
-        return self.labels[self.byzantine]
+        return self.labels[self.is_byzantine]
 
     def honest_rows(self, cluster: int) -> Array:
         """What the honest clients of a cluster would send, or all honest clients where it has none.
 
-        Where none at all is asked: what the Byzantine ones would send if they were honest.
+        Where no honest client is asked: what the Byzantine ones would send if they were honest.
         """
-        if self.byzantine.all():
+        if self.is_byzantine.all():
             return self.updates
-        members = np.flatnonzero(~self.byzantine & (self.labels == cluster))
-        return self.updates[members if len(members) else np.flatnonzero(~self.byzantine)]
+        members = np.flatnonzero(~self.is_byzantine & (self.labels == cluster))
+        return self.updates[members if len(members) else np.flatnonzero(~self.is_byzantine)]
 
 
 class Forgery(NamedTuple):
@@ -74,6 +84,78 @@ class Forgery(NamedTuple):
     repeated: bool = False
 
 
-Target = Callable[[View], Ints]
-Payload = Callable[..., Forgery]
-"""(view) -> forgery, or (view, scale) with the attack's strength; the default is the one that its authors give."""
+class Entry(NamedTuple):
+    """An attack of the arena: a payload under a name, with a target and a strength."""
+
+    name: str
+    target: str = "smallest"
+    scale: float | Literal["auto", "worst"] = "auto"
+    sleep: int = 0
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What Byzantine clients send: the record of a name.
+
+    Parameters
+    ----------
+    name : as the configuration and `ct.attack` have it.
+    summary : one line.
+    forge : (view) -> Forgery, or (view, scale) with another strength than the published one.
+    published_scale : the strength that its authors give, if it is one number.
+    working_centres : from the broadcast centres and the strength to those that the Byzantine clients work on instead,
+        their own choice of a cluster included; None: the broadcast ones.
+    arena : the attacks of the arena that it is part of.
+    aliases : older names.
+    """
+
+    name: str
+    summary: str
+    forge: Callable[..., Forgery]
+    published_scale: float | None = None
+    working_centres: Callable[[Array, float], Array] | None = None
+    arena: tuple[Entry, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    def __call__(self, view: View, scale: float | None = None) -> Forgery:
+        return self.forge(view) if scale is None else self.forge(view, scale)
+
+    def __repr__(self) -> str:
+        return f"<payload {self.name}>"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which cluster the Byzantine clients claim: the record of a name."""
+
+    name: str
+    summary: str
+    choose: Callable[[View], Ints]
+    aliases: tuple[str, ...] = ()
+
+    def __call__(self, view: View) -> Ints:
+        """The cluster of every Byzantine client, in their order."""
+        return self.choose(view)
+
+    def __repr__(self) -> str:
+        return f"<target {self.name}>"
+
+
+def payload(name: str, summary: str, **options: Any) -> Callable[[Callable[..., Forgery]], Payload]:
+    """Make a function (view, scale=…) -> Forgery the payload of a name; options: those of `Payload`."""
+    return lambda forge: Payload(name, summary, forge, **options)
+
+
+def target(name: str, summary: str, **options: Any) -> Callable[[Callable[[View], Ints]], Target]:
+    """Make a function (view) -> labels the target of a name."""
+    return lambda choose: Target(name, summary, choose, **options)
+
+
+def as_payload(forge: Payload | Callable[..., Forgery]) -> Payload:
+    """The payload itself, or a function as one."""
+    return forge if isinstance(forge, Payload) else Payload(getattr(forge, "__name__", "custom"), "", forge)
+
+
+def as_target(choose: Target | Callable[[View], Ints]) -> Target:
+    """The target itself, or a function as one."""
+    return choose if isinstance(choose, Target) else Target(getattr(choose, "__name__", "custom"), "", choose)

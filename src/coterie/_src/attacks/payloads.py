@@ -8,29 +8,60 @@ from typing import Any
 import numpy as np
 
 from coterie._src.arrays import as_numpy, cast, like, namespace
-from coterie._src.attacks.base import Forgery, View
+from coterie._src.attacks.base import Entry, Forgery, View, payload
 
 PAPER = 3.0
 """The number of the paper's experiments, and the strength of the plain attacks unless told otherwise."""
 
 
-def none(view: View, scale: float = PAPER) -> Forgery:
-    """Poisoned data alone: ∇F_i(θ), the honest answer of their own data, for the cluster they claim.
+@payload(
+    "data-poisoning",
+    "the honest computation on poisoned data: the optimum of a Byzantine client is none of the k",
+    published_scale=PAPER,
+    arena=(Entry("poisoned data", target="own"),),
+    aliases=("none",),
+)
+def data_poisoning(view: View, scale: float = PAPER) -> Forgery:
+    """∇F_i(θ), the honest answer of their own data, for the cluster they claim.
 
-    What the data are is the problem's matter: in the synthetic ones a liar's optimum is none of the k (the paper's
-    experiments). No strength to choose.
+    What the data are is the problem's matter: in the synthetic ones the optimum of a Byzantine client is none of the k
+    (the paper's experiments). No strength to choose.
     """
-    return paper(view, 1.0)
+    return _at_scaled_centres(view, 1.0)
 
 
+@payload(
+    "paper",
+    "the gradient of poisoned data at scale·θ instead of θ (the paper's experiments: scale 3)",
+    published_scale=PAPER,
+    working_centres=lambda centres, scale: scale * centres,
+    arena=(Entry("paper", target="own"),),
+)
 def paper(view: View, scale: float = PAPER) -> Forgery:
-    """The gradient of their poisoned data at scale·θ instead of θ (the paper's experiments: scale 3)."""
+    """∇F_i(scale·θ). With their own target the Byzantine clients also choose their cluster by these centres."""
+    return _at_scaled_centres(view, scale)
+
+
+def _at_scaled_centres(view: View, scale: float) -> Forgery:
     labels = view.claimed
     if view.centres is None:
-        return Forgery(labels, view.updates[view.byzantine])
-    return Forgery(labels, view.liars.gradients(scale * view.centres, labels))
+        return Forgery(labels, view.updates[view.is_byzantine])
+    if view.response is not None and np.array_equal(labels, view.response.labels):
+        return Forgery(labels, view.response.updates)  # computed when the cluster was chosen
+    return Forgery(labels, view.task.gradients(scale * view.centres, labels))
 
 
+@payload(
+    "sign-flip",
+    "−scale times the mean honest update of the claimed cluster",
+    published_scale=PAPER,
+    arena=(
+        Entry("sign flip"),
+        Entry("rotating", target="rotating"),
+        Entry("empty cluster", target="emptiest"),
+        Entry("sleeper", sleep=10),
+    ),
+)
 def sign_flip(view: View, scale: float = PAPER) -> Forgery:
     """−scale × the mean honest update of the claimed cluster (of all honest clients where it has none)."""
     xp, claimed = namespace(view.updates), view.claimed
@@ -38,45 +69,65 @@ def sign_flip(view: View, scale: float = PAPER) -> Forgery:
     return Forgery(claimed, xp.stack([flipped[j] for j in claimed.tolist()]))
 
 
+@payload(
+    "ipm",
+    "inner-product manipulation: a sign flip too small to stand out",
+    published_scale=0.5,
+    arena=(Entry("IPM"), Entry("IPM, worst", scale="worst")),
+)
 def inner_product(view: View, scale: float = 0.5) -> Forgery:
     """−ε × the mean honest update of the claimed cluster: the sign flip, too small to stand out.
 
-    While the mean of all still points the right way, the loss falls, only slowly; with many liars it turns.
+    While the mean of all rows still points the right way, the loss falls, only slowly; with many Byzantine rows it rises.
     Reference: Xie, Koyejo and Gupta, Fall of empires, 2019.
     """
     return sign_flip(view, scale)
 
 
+@payload("label-flip", "the gradient of their own data with flipped targets", arena=(Entry("label flip"),))
 def label_flip(view: View, scale: float = PAPER) -> Forgery:
     """∇F_i(θ) of their own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
 
     No strength to choose. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
     systems, 2020.
     """
-    flipped = view.liars.flipped()
-    if view.asked == "minimiser":
+    flipped = view.task.flipped()
+    if view.question == "minimiser":
         return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))
     if view.centres is None:
-        return none(view)
+        return data_poisoning(view)
     return Forgery(view.claimed, flipped.gradients(view.centres, view.claimed))
 
 
+@payload(
+    "gaussian",
+    "independent noise N(0, scale²) in every coordinate",
+    published_scale=PAPER,
+    arena=(Entry("huge noise", scale=1e4),),
+)
 def gaussian(view: View, scale: float = PAPER) -> Forgery:
     """Noise: independent N(0, scale²) in every coordinate."""
-    noise = scale * view.rng.standard_normal((view.count, view.updates.shape[1]))
+    noise = scale * view.rng.standard_normal((view.byzantine_count, view.updates.shape[1]))
     return Forgery(view.claimed, like(noise, view.updates))
 
 
+@payload("constant", "every coordinate is the number `scale`", published_scale=PAPER, arena=(Entry("constant"),))
 def constant(view: View, scale: float = PAPER) -> Forgery:
     """Every coordinate is `scale`."""
-    rows = np.full((view.count, view.updates.shape[1]), scale)
+    rows = np.full((view.byzantine_count, view.updates.shape[1]), scale)
     return Forgery(view.claimed, like(rows, view.updates))
 
 
+@payload(
+    "garbage",
+    "malformed replies of every kind, each of them twice",
+    published_scale=PAPER,
+    arena=(Entry("garbage", target="own"),),
+)
 def garbage(view: View, scale: float = PAPER) -> Forgery:
     """Every way to be malformed in turn: NaN, Inf, wrong length, wrong dtype, text, nothing, labels that
     do not exist, a stale round, and every reply twice."""
-    honest = view.updates[view.byzantine]
+    honest = view.updates[view.is_byzantine]
     spoils: list[Callable[[Any], Any]] = [
         lambda row: row * float("nan"),
         lambda row: row + float("inf"),
@@ -87,7 +138,7 @@ def garbage(view: View, scale: float = PAPER) -> Forgery:
         lambda row: row,
     ]
     wrong_labels: list[Any] = [view.clusters, -1, 2**70, "0", None, 0.5, True]
-    turn = [i + max(view.round, 0) for i in range(view.count)]
+    turn = [i + max(view.round, 0) for i in range(view.byzantine_count)]
     updates = [spoils[t % len(spoils)](honest[i]) for i, t in enumerate(turn)]
     # a healthy update (the last spoil) comes with a wrong label or, every other time, a stale round
     healthy = [t % len(spoils) == len(spoils) - 1 for t in turn]

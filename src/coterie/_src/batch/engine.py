@@ -150,7 +150,7 @@ def run_batch(
         seconds = (time.perf_counter() - began) / (len(trials) * len(lanes))
         for (place, truth), (lane, name) in itertools.product(enumerate(drawn.truths), enumerate(names)):
             result = _judged(ends[place, lane], chosen[place, lane].astype(np.int64), truth)
-            judged = ~truth.byzantine & (chosen[place, lane] >= 0)
+            judged = ~truth.is_byzantine & (chosen[place, lane] >= 0)
             loss = float(losses[place, lane][judged].mean(dtype=np.float64)) if judged.any() else NOT_APPLICABLE
             result.metrics.update(loss=loss, rounds=float(section.rounds), seconds=seconds)
             results[place].methods[name] = result

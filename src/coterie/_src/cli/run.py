@@ -35,9 +35,8 @@ def run(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="coterie, brifca-median, -trimmed, -geometric, -krum, -clipping, -filter, -no-regret, ifca, "
-            "three-stage, local, global or oracle. Repeatable; default: coterie, the paper's methods and the points of "
-            "reference.",
+            help="A method; `coterie methods` lists them. Repeatable; default: coterie, the paper's methods and the "
+            "points of reference.",
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Independent repetitions.", show_default="10")] = None,
@@ -55,7 +54,6 @@ def run(
     gives the models back). Ctrl-C keeps what is finished.
     """
     from coterie._src.experiments import RunFolder, check, read_config
-    from coterie._src.experiments.config import IMAGE_KINDS
 
     changes = list(changes or [])
     if method:
@@ -63,7 +61,7 @@ def run(
     changes += [f"run.{key}={value}" for key, value in (("trials", trials), ("seed", seed)) if value is not None]
     chosen = read_config(file, changes)
     check(chosen)
-    if chosen.run.device != "cpu" and chosen.problem.kind not in IMAGE_KINDS:
+    if chosen.run.device != "cpu" and chosen.problem.has_parameters:
         raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
     place = out or (None if as_json else dated_folder())
     folder = None if place is None else RunFolder(place, chosen)
@@ -110,30 +108,24 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
 
 
 def _title(chosen: Config) -> str:
-    from coterie._src.experiments.config import Images
-
-    problem = chosen.problem
-    if problem.kind == "folder":
-        return f"{problem.path}: k={problem.clusters}, {problem.task}"
+    if not chosen.problem.has_truth:
+        return chosen.problem.title()
     attack = f"{chosen.attack.kind} attack on {chosen.attack.target}"
-    width = f"{problem.hidden} hidden units" if isinstance(problem, Images) else f"d={problem.dim}"
-    return (
-        f"{problem.kind}: k={problem.clusters}, m={problem.clients}, n={problem.samples}, {width}, "
-        f"α={problem.byzantine}, {attack}, {chosen.run.trials} trials"
-    )
+    return f"{chosen.problem.title()}, {attack}, {chosen.run.trials} trials"
 
 
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie._src.experiments import summarise
+    from coterie._src.experiments.methods import METHODS
     from coterie._src.report import accuracy_table, as_table, whereabouts
 
     console = output_console()
     console.print(as_table(summarise(results), _title(chosen), console.width))
     if (clusters := accuracy_table(results)) is not None:
         console.print(clusters)
-    if chosen.problem.kind == "folder":
+    if not chosen.problem.has_truth:
         for method, found in results[0].methods.items():
-            if method not in ("local", "global"):  # the first that has clusters
+            if METHODS[method].clusters_clients:
                 lines = whereabouts((str(row["client"]), row["cluster"]) for row in found.audit)
                 print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
                 break
@@ -144,7 +136,9 @@ class ProgressBar:
 
     def __init__(self, chosen: Config) -> None:
         rounds = chosen.algorithm.rounds
-        self.per_trial = sum(1 if m in ("local", "oracle") else rounds + 1 for m in chosen.methods)
+        from coterie._src.experiments.methods import METHODS
+
+        self.per_trial = sum(1 if METHODS[name].immediate else rounds + 1 for name in chosen.methods)
         self.trials = chosen.run.trials
         console = Console(stderr=True)
         self.bar = Progress(

@@ -148,7 +148,7 @@ class Truth:
     test: Clients | None = None
 
     @property
-    def byzantine(self) -> Bools:
+    def is_byzantine(self) -> Bools:
         """(m,), True where the client is Byzantine."""
         return self.labels < 0
 

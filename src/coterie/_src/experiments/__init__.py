@@ -2,10 +2,12 @@
 
 from coterie._src.experiments.config import Config, default_config
 from coterie._src.experiments.engines import Interrupted, run_trials
+from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.run_folder import RunFolder
+from coterie._src.experiments.setup import check
 from coterie._src.experiments.summary import METRICS, summarise
 from coterie._src.experiments.toml import as_toml, parse_config, read_config
-from coterie._src.experiments.trial import MethodResult, TrialResult, check, run_trial
+from coterie._src.experiments.trial import run_trial
 
 __all__ = [
     "METRICS",

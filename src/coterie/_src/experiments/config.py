@@ -3,143 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from coterie._src.attacks.payloads import PAPER
-from coterie._src.data.synthetic import Samples, draw_labels
+from coterie._src.attacks import PAYLOADS, TARGETS, Attack, Payload, Target
+from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.problems import AnyProblem, MixedRegression, Synthetic
+from coterie._src.experiments.sections import Section
+from coterie._src.experiments.starts import STARTS, asks, file_of, is_file
+from coterie._src.registry import Registry
 
-Method = Literal[
-    "coterie", "brifca-median", "brifca-trimmed", "brifca-geometric", "brifca-krum", "brifca-clipping", "brifca-filter",
-    "brifca-no-regret", "ifca", "three-stage", "local", "global", "oracle",
-]  # fmt: skip
-METHOD_NAMES: tuple[Method, ...] = get_args(Method)
-COMPARED: tuple[Method, ...] = (
-    "coterie", "brifca-median", "brifca-trimmed", "ifca", "three-stage", "local", "global", "oracle",
-)  # fmt: skip
-"""What a run compares unless told otherwise: the recommended method, the paper's, and the points of reference."""
-NEEDS_TRUTH: tuple[Method, ...] = ("oracle",)
-PLAIN = ("paper", "sign-flip", "gaussian", "constant", "garbage", "none")
-RANGE = r"^\d+\.\.\d+$"
+ATTACKS: Registry[Payload] = Registry("attack", PAYLOADS, group="coterie.attacks")
+ATTACK_TARGETS: Registry[Target] = Registry("target", TARGETS)
+
+MethodName = Annotated[str, AfterValidator(METHODS.resolve)]
+AttackName = Annotated[str, AfterValidator(ATTACKS.resolve)]
+TargetName = Annotated[str, AfterValidator(ATTACK_TARGETS.resolve)]
 
 
-class Section(BaseModel):
-    """One table of the configuration file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Clustered(Section):
-    clusters: int = Field(5, ge=1, description="k, the number of clusters and of centres")
-    dtype: Literal["float32", "float64"] = Field("float32", description="precision of data, updates and centres")
-
-
-class Synthetic(Clustered):
-    clients: int = Field(200, ge=1, description="m, the number of clients, Byzantine ones included")
-    samples: Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=RANGE)] | list[Annotated[int, Field(ge=1)]] = (
-        Field(100, description='n_i: one number, a range "20..500" to draw from, or a list with one per client')
-    )
-    dim: int = Field(100, ge=1, description="d, the dimension of a centre")
-    byzantine: float = Field(0.05, ge=0, lt=1, description="alpha, the fraction of Byzantine clients: round(alpha*m)")
-    shares: Literal["equal"] | list[Annotated[float, Field(gt=0)]] = Field(
-        "equal", description='share of the honest clients per cluster: "equal", or k numbers that add up to 1'
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Synthetic:
-        draw_labels(self.clients, self.clusters, self.byzantine, None if self.shares == "equal" else self.shares)
-        if isinstance(self.samples, list) and len(self.samples) != self.clients:
-            raise ValueError(f"samples must hold one number per client ({self.clients}), got {len(self.samples)}")
-        if isinstance(self.samples, str) and not (len(self.sample_counts) and self.sample_counts[0]):
-            raise ValueError(f'samples must be a range "low..high" with 1 <= low <= high, got "{self.samples}"')
-        return self
-
-    @property
-    def sample_counts(self) -> range | list[int]:
-        """All values that n_i may take."""
-        if isinstance(self.samples, str):
-            low, high = (int(end) for end in self.samples.split(".."))
-            return range(low, high + 1)
-        return [self.samples] if isinstance(self.samples, int) else self.samples
-
-    @property
-    def sample_rule(self) -> Samples:
-        """`samples` as the generators take it."""
-        return self.sample_counts if isinstance(self.samples, str) else self.samples
-
-
-class MixedRegression(Synthetic):
-    kind: Literal["mixed-regression"] = Field(
-        "mixed-regression",
-        description="mixed-regression, gaussian-means, poisson-means, rotated-digits, permuted-digits, or folder (your"
-        " own data)",
-    )
-    noise_variance: float = Field(0.2, ge=0, description="sigma^2, the variance of the additive noise")
-
-
-class GaussianMeans(Synthetic):
-    kind: Literal["gaussian-means"] = Field(description=MixedRegression.model_fields["kind"].description)
-    noise_variance: float = Field(0.2, ge=0, description="sigma^2 in every coordinate")
-
-
-class PoissonMeans(Synthetic):
-    kind: Literal["poisson-means"] = Field(description=MixedRegression.model_fields["kind"].description)
-
-
-class Folder(Clustered):
-    kind: Literal["folder"] = Field(description=MixedRegression.model_fields["kind"].description)
-    path: str = Field("clients", min_length=1, description="folder with one .csv, .parquet or .npz file per client")
-    task: Literal["linear", "logistic", "softmax", "mean"] = Field(
-        "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
-    )
-    target: str = Field("y", description="name of the target column (not used by the mean task)")
-    columns: list[Annotated[str, Field(min_length=1)]] = Field(
-        [], description="the feature columns, in this order; empty: all beside the target, as the first file has them"
-    )
-    offset: list[float] = Field([], description="subtracted from the features, a number for each; empty: nothing")
-    scale: list[Annotated[float, Field(gt=0)]] = Field(
-        [], description="what they are then divided by, so that all lie about 0 with a deviation of about 1"
-    )
-    classes: int = Field(2, ge=2, description="number of classes of the softmax task")
-    intercept: bool = Field(False, description="add a feature that is always 1")
-
-
-class Images(Clustered):
-    """Clusters that see the same images turned, or under other names; the model is a perceptron."""
-
-    kind: Literal["rotated-digits", "permuted-digits"] = Field(
-        description=MixedRegression.model_fields["kind"].description
-    )
-    clusters: int = Field(4, ge=1, description="k, the number of clusters: of rotations, or of names for the classes")
-    path: str = Field(
-        "", description="folder with IDX files, as of MNIST (train-images-idx3-ubyte[.gz], ...); empty: small digits"
-    )
-    clients: int = Field(40, ge=1, description="m, the number of clients, Byzantine ones included")
-    samples: int = Field(100, ge=0, description="n_i, images per client; 0: all there are, as evenly as can be")
-    concentration: float = Field(
-        0.0, ge=0, description="of a Dirichlet split of all images, which ignores samples; small: few classes; 0: alike"
-    )
-    byzantine: float = Field(0.1, ge=0, lt=1, description="alpha, the fraction of Byzantine clients: round(alpha*m)")
-    classes: int = Field(10, ge=2, description="number of classes")
-    hidden: int = Field(200, ge=0, description="hidden units of the perceptron; 0: softmax regression")
-    shared_layers: int = Field(0, ge=0, description="so many first layers are one for all clusters; the rest are heads")
-    local_steps: int = Field(
-        10, ge=0, description="tau, steps of SGD that a client makes in a round; 0: it sends its gradient instead"
-    )
-    local_step: float = Field(0.1, gt=0, description="their size")
-    local_batch: int = Field(0, ge=0, description="images of a local step; 0: all of the client's")
-    local_momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the local steps")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Images:
-        draw_labels(self.clients, self.clusters, self.byzantine, None)
-        if self.shared_layers > (self.hidden > 0):
-            raise ValueError(f"shared_layers must be at most {int(self.hidden > 0)} for this perceptron")
-        return self
-
-
-Problem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Images | Folder, Field(discriminator="kind")]
+def compared_methods() -> list[str]:
+    """What a run compares unless told otherwise: the recommended method, the paper's, and the points of reference."""
+    return [method.name for method in METHODS if method.compared]
 
 
 class AlgorithmSection(Section):
@@ -151,20 +36,23 @@ class AlgorithmSection(Section):
     init: str = Field(
         "bernoulli",
         min_length=1,
-        description="spectral, balls or erm (found from one round of answers), bernoulli or gaussian (random, norm"
-        " about 1), fresh (a module's own random start), warm (near the truth), or a file of centres (.npy, .csv,"
-        " .safetensors#NAME)",
+        description="the first centres: "
+        + "; ".join(f"{start.name} ({start.summary})" for start in STARTS)
+        + "; or a file of centres (.npy, .csv, .safetensors#NAME)",
     )
-    most_byzantine: float = Field(
+    max_byzantine: float = Field(
         0.05,
         ge=0,
         lt=0.5,
         description="bound on alpha: coterie, brifca-filter, -no-regret, robust starts; below the smallest cluster's",
+        json_schema_extra={"old_name": "most_byzantine"},
     )
     clusters: Literal["known", "auto"] = Field(
         "known", description="known: as many centres as problem.clusters; auto: coterie and robust starts find out"
     )
-    most_clusters: int = Field(20, ge=1, description="the most clusters that auto looks for")
+    max_clusters: int = Field(
+        20, ge=1, description="the most clusters that auto looks for", json_schema_extra={"old_name": "most_clusters"}
+    )
     warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
     trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
     before: Literal["nothing", "mixing", "bucketing"] = Field(
@@ -206,17 +94,9 @@ class ThreeStageSection(Section):
 
 
 class AttackSection(Section):
-    kind: Literal[
-        "paper", "sign-flip", "gaussian", "constant", "garbage", "none", "ipm", "alie", "disguised", "min-max",
-        "min-sum", "mimic", "trimmed-mean", "label-flip", "merge", "cross-mimic", "seed-capture", "phantom",
-    ] = Field(
-        "paper",
-        description="what Byzantine clients send: paper, sign-flip, gaussian, constant, garbage, none (poisoned data),"
-        " ipm, alie, disguised, min-max, min-sum, mimic, trimmed-mean, label-flip, merge, cross-mimic, seed-capture,"
-        " phantom",
-    )  # fmt: skip
-    target: Literal["own", "smallest", "emptiest", "random", "hop"] = Field(
-        "own", description="which cluster they claim: own (best fit), smallest (all together), emptiest, random, hop"
+    kind: AttackName = Field("paper", description="what Byzantine clients send: " + ", ".join(p.name for p in PAYLOADS))
+    target: TargetName = Field(
+        "own", description="which cluster they claim: " + "; ".join(f"{t.name}: {t.summary}" for t in TARGETS)
     )
     scale: Literal["auto", "worst"] | float = Field(
         "auto",
@@ -228,15 +108,24 @@ class AttackSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, raw: Any) -> Any:
-        """3 is what `auto` means for the plain attacks; one name for it, so that equal settings have one identity."""
-        if isinstance(raw, dict) and raw.get("scale") == PAPER and raw.get("kind", "paper") in PLAIN:
+        """The published strength is called `auto`, so that equal settings have one identity."""
+        if not isinstance(raw, dict) or raw.get("scale", "auto") in ("auto", "worst"):
+            return raw
+        kind = raw.get("kind", "paper")
+        known = isinstance(kind, str) and any(kind in (p.name, *p.aliases) for p in ATTACKS)
+        if known and ATTACKS[kind].published_scale == raw["scale"]:
             return {**raw, "scale": "auto"}
         return raw
 
+    def attack(self) -> Attack:
+        """What Byzantine clients do."""
+        scale = None if self.scale == "auto" else self.scale
+        return Attack(ATTACKS[self.kind], ATTACK_TARGETS[self.target], scale, self.sleep)
+
 
 class RunSection(Section):
-    methods: list[Method] = Field(
-        list(COMPARED), min_length=1, description=f"methods to compare, of {', '.join(METHOD_NAMES)}"
+    methods: list[MethodName] = Field(
+        default_factory=compared_methods, min_length=1, description=f"methods to compare, of {', '.join(METHODS.names)}"
     )
     trials: int = Field(10, ge=1, description="independent repetitions: new data, new start")
     seed: int = Field(0, ge=0, description="everything random follows from it")
@@ -251,97 +140,77 @@ class RunSection(Section):
 class Config(Section):
     """A complete experiment."""
 
-    problem: Problem = MixedRegression()
+    problem: AnyProblem = MixedRegression()
     algorithm: AlgorithmSection = AlgorithmSection()
     three_stage: ThreeStageSection = ThreeStageSection()
     attack: AttackSection = AttackSection()
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Config:
+    def _enough_samples(self) -> Config:
         if isinstance(self.problem, Synthetic):
-            counts, needed = self.problem.sample_counts, 2 * self.algorithm.rounds
+            counts = self.problem.sample_counts
             fewest = counts[0] if isinstance(counts, range) else min(counts)
-            if self.algorithm.clusters == "auto" and fewest < 2:
-                raise ValueError("algorithm.clusters: auto needs at least 2 samples per client, problem.samples has 1")
-            if self.algorithm.resample and fewest < needed:
+            self.check_samples(fewest, f"problem.samples has {fewest}")
+        return self
+
+    def check_samples(self, fewest: int, found: str) -> None:
+        """Whether clients with so many samples are enough for the options."""
+        needed = 2 * self.algorithm.rounds
+        if self.algorithm.clusters == "auto" and fewest < 2:
+            raise ValueError(f"algorithm.clusters: auto needs at least 2 samples per client, {found}")
+        if self.algorithm.resample and fewest < needed:
+            raise ValueError(f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, {found}")
+
+    @model_validator(mode="after")
+    def _knows_the_truth(self) -> Config:
+        init = self.algorithm.init
+        if not self.problem.has_truth:
+            if not is_file(init) and STARTS[init].needs_truth:
+                raise ValueError(f"algorithm.init: {init} needs the true centres, which a folder does not have")
+            if self.three_stage.first == "truth":
+                raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
+            blind = [name for name in self.run.methods if METHODS[name].needs_truth]
+            if self.run.methods != compared_methods() and blind:
                 raise ValueError(
-                    f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, "
-                    f"problem.samples has {fewest}"
+                    f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have"
                 )
-            return self
-        if isinstance(self.problem, Images):
-            return self._consistent_images()
-        if self.algorithm.init == "warm":
-            raise ValueError("algorithm.init: warm needs the true centres, which a folder does not have")
-        if self.three_stage.first == "truth":
-            raise ValueError("three_stage.first: truth needs the true labels, which a folder does not have")
-        if self.run.methods != list(COMPARED) and (blind := set(self.run.methods) & set(NEEDS_TRUTH)):
-            raise ValueError(f"run.methods: {', '.join(sorted(blind))} needs the truth, which a folder does not have")
-        return self
-
-    def _consistent_images(self) -> Config:
-        if self.algorithm.step == "auto":
-            raise ValueError("algorithm.step: auto needs a curvature, which a network does not have; give a number")
-        if self.algorithm.init in ("bernoulli", "gaussian", "warm"):
-            raise ValueError(f"algorithm.init: {self.algorithm.init} is no start for a network; use fresh or spectral")
-        if self.algorithm.resample:
-            raise ValueError("algorithm.resample: is for problems whose rounds need no second look at a sample")
         return self
 
     @model_validator(mode="after")
-    def _fresh_is_for_networks(self) -> Config:
-        if self.algorithm.init == "fresh" and not isinstance(self.problem, Images):
-            raise ValueError("algorithm.init: fresh is a network's start; use spectral, bernoulli or gaussian")
-        return self
-
-    @model_validator(mode="after")
-    def _needs_least_squares(self) -> Config:
-        linear = isinstance(self.problem, MixedRegression) or (
-            isinstance(self.problem, Folder) and self.problem.task == "linear"
-        )
-        if self.three_stage.erm == "float32-inverse" and not linear:
+    def _fits_the_model(self) -> Config:
+        """A network has no curvature and no true parameters."""
+        algorithm, network = self.algorithm, not self.problem.has_parameters
+        start = None if is_file(algorithm.init) else STARTS[algorithm.init]
+        if network:
+            if algorithm.step == "auto":
+                raise ValueError("algorithm.step: auto needs a curvature, which a network does not have; give a number")
+            if start is not None and not start.asks and not start.for_modules:
+                raise ValueError(f"algorithm.init: {start.name} is no start for a network; use fresh or spectral")
+            if algorithm.resample:
+                raise ValueError("algorithm.resample: is for problems whose rounds need no second look at a sample")
+        elif start is not None and start.for_modules:
+            raise ValueError(f"algorithm.init: {start.name} is a network's start; use spectral, bernoulli or gaussian")
+        if self.three_stage.erm == "float32-inverse" and self.problem.loss_of() != "linear":
             raise ValueError("three_stage.erm: float32-inverse is a way to do linear regression only")
         return self
 
     @property
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[str]:
         """The methods to run, each once; without the truth, those that need none."""
         chosen = list(dict.fromkeys(self.run.methods))
-        if isinstance(self.problem, Folder):
-            chosen = [method for method in chosen if method not in NEEDS_TRUTH]
-        return chosen
+        return [name for name in chosen if self.problem.has_truth or not METHODS[name].needs_truth]
 
-
-ROBUST_STARTS = ("spectral", "balls", "erm")
-NAMED_STARTS = (*ROBUST_STARTS, "bernoulli", "gaussian", "warm", "fresh")
-IMAGE_KINDS = ("rotated-digits", "permuted-digits")
-IMAGE_DEFAULTS: dict[str, dict[str, Any]] = {
-    "algorithm": {"step": 1.0, "rounds": 50, "init": "fresh", "most_byzantine": 0.1, "trim": 0.1},
-    "attack": {"kind": "sign-flip"},
-    "run": {
-        "methods": ["coterie", "brifca-median", "brifca-trimmed", "ifca", "global", "local", "oracle"],
-        "trials": 3,
-    },
-}
-"""What stands for a key that is not given where the model is a network: the paper's problem has other defaults."""
-
-PROBLEMS: dict[str, type[Section]] = {
-    "mixed-regression": MixedRegression,
-    "gaussian-means": GaussianMeans,
-    "poisson-means": PoissonMeans,
-    "rotated-digits": Images,
-    "permuted-digits": Images,
-    "folder": Folder,
-}
+    @property
+    def asks_for_start(self) -> bool:
+        """Whether the methods begin where the server's questions lead."""
+        return asks(self.algorithm.init)
 
 
 def anchored(config: Config) -> Config:
     """The configuration with whole paths, so that it means the same from any working directory."""
-    updates: dict[str, Section] = {}
-    if isinstance(config.problem, Folder | Images) and config.problem.path:
-        updates["problem"] = config.problem.model_copy(update={"path": str(Path(config.problem.path).resolve())})
-    if config.algorithm.init not in NAMED_STARTS:
+    updates: dict[str, Any] = {"problem": config.problem.anchored()}
+    if is_file(config.algorithm.init):
         place = str(Path(config.algorithm.init).resolve())
         updates["algorithm"] = config.algorithm.model_copy(update={"init": place})
     return config.model_copy(update=updates)
@@ -349,13 +218,8 @@ def anchored(config: Config) -> Config:
 
 def named_files(config: Config) -> tuple[str, ...]:
     """The files and folders that a configuration names."""
-    folder = (config.problem.path,) if isinstance(config.problem, Folder | Images) and config.problem.path else ()
     init = config.algorithm.init
-    return (
-        folder
-        if init in NAMED_STARTS
-        else (*folder, init.partition(".safetensors#")[0] + (".safetensors" if ".safetensors#" in init else ""))
-    )
+    return (*config.problem.files(), *([file_of(init)] if is_file(init) else []))
 
 
 def default_config() -> Config:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie._src.experiments.config import NAMED_STARTS, ROBUST_STARTS, Config, named_files
+from coterie._src.experiments.config import Config, named_files
+from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.starts import is_file
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.toml import parse_config
-from coterie._src.experiments.trial import TrialResult
 
 NUMERICS = 2
 """The version of the numerics: raised when a change, of code or of a default, moves results by more than rounding, so
@@ -74,15 +75,36 @@ def key(config: Config, method: str, trial: int) -> str:
     So a key that a later version adds, with a default that changes nothing, leaves old results valid. Files count by
     what is in them, not by where they are.
     """
-    chosen = config.model_dump(mode="json", exclude_defaults=True, exclude={"run"})
+    chosen = _by_first_names(config.model_dump(mode="json", exclude_defaults=True, exclude={"run"}))
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
     chosen["problem"].pop("path", None)
-    if (start := config.algorithm.init) not in NAMED_STARTS:
+    if is_file(start := config.algorithm.init):
         chosen["algorithm"]["init"] = start.partition(".safetensors#")[2]
     beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}
-    if config.algorithm.init in ROBUST_STARTS:
+    if config.asks_for_start:
         beyond["start"] = START_NUMERICS
     return _digest([chosen | beyond, method, config.run.seed, trial, NUMERICS])
+
+
+FIRST_NAMES = {
+    ("algorithm", "max_byzantine"): "most_byzantine",
+    ("algorithm", "max_clusters"): "most_clusters",
+}
+FIRST_VALUES = {
+    ("attack", "kind"): {"data-poisoning": "none", "noisy-alie": "disguised"},
+    ("attack", "target"): {"rotating": "hop"},
+}
+"""Keys and values that were renamed: an identity has the first ones, so that results of before stay valid."""
+
+
+def _by_first_names(chosen: Row) -> Row:
+    found: Row = {}
+    for section, keys in chosen.items():
+        found[section] = {}
+        for name, value in keys.items():
+            known = FIRST_VALUES.get((section, name), {})
+            found[section][FIRST_NAMES.get((section, name), name)] = known.get(value, value) if known else value
+    return found
 
 
 class Database:

@@ -16,10 +16,13 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
 
 from coterie._src.aggregators import Aggregator
-from coterie._src.arrays import available_cores
+from coterie._src.arrays import Array, available_cores
 from coterie._src.attacks import Attack
-from coterie._src.experiments.config import METHOD_NAMES, Config
-from coterie._src.experiments.trial import NOTHING_OWN, Ground, Own, TrialResult, run_trial
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache
+from coterie._src.experiments.trial import run_trial
 
 POLL_SECONDS = 0.1
 OnProgress = Callable[[int], None]
@@ -55,7 +58,7 @@ def run_trials(
     on_progress: OnProgress = lambda rounds: None,
     stop: Stop = lambda: False,
     *,
-    rules: Mapping[str, Aggregator] | None = None,
+    rules: Mapping[str, Aggregator | Callable[[Array], Array]] | None = None,
     attack: Attack | None = None,
 ) -> Iterator[TrialResult]:
     """Yield the trials of a configuration as they end; see `Engine` for the arguments.
@@ -63,11 +66,11 @@ def run_trials(
     rules: aggregators of one's own by name, each of which plays as Algorithm 1 beside the configured methods. attack:
     in the place of the configured one. With either, all trials run in this process.
     """
-    if taken := set(rules or {}) & set(METHOD_NAMES):
+    if taken := set(rules or {}) & set(METHODS.names):
         raise ValueError(f"rules: {', '.join(sorted(taken))} is the name of a method; choose another")
     jobs = [Job(config, trial) for trial in range(config.run.trials)]
     if rules or attack:
-        played = _in_this_process(jobs, on_progress, stop, Own(rules or {}, attack))
+        played = _in_this_process(jobs, on_progress, stop, Custom(rules or {}, attack))
     else:
         played = local_engine(worker_count(config))(jobs, on_progress, stop)
     for _, result in played:
@@ -100,12 +103,12 @@ def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
 
 
 def _in_this_process(
-    jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, own: Own = NOTHING_OWN
+    jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, custom: Custom = NOTHING_CUSTOM
 ) -> Iterator[tuple[int, TrialResult]]:
-    on_round, ground = counted_rounds(on_progress, stop), Ground()
+    on_round, cache = counted_rounds(on_progress, stop), DataCache()
     for place, job in enumerate(jobs):
         try:
-            result = run_trial(*job, on_round, ground, own)
+            result = run_trial(*job, on_round, cache, custom)
         except Interrupted:
             return
         yield place, result
@@ -150,7 +153,7 @@ _worker: dict[str, Any] = {}
 
 
 def _initialise_worker(rounds: Synchronized[int], stopped: Any, parent: int) -> None:
-    _worker.update(rounds=rounds, stopped=stopped, ground=Ground())
+    _worker.update(rounds=rounds, stopped=stopped, cache=DataCache())
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -168,7 +171,7 @@ def _work(job: Job) -> TrialResult:
         if _worker["stopped"].value:
             raise Interrupted
 
-    return run_trial(*job, on_round, _worker["ground"])
+    return run_trial(*job, on_round, _worker["cache"])
 
 
 def ray_engine(address: str | None = None) -> Engine:

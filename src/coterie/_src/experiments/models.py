@@ -15,8 +15,9 @@ from coterie._src import tasks
 from coterie._src.arrays import Array, as_numpy, like
 from coterie._src.client import assign
 from coterie._src.data import Clients, rescaled
-from coterie._src.experiments import problems
-from coterie._src.experiments.config import Config, Folder, Images, MixedRegression
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.problems import Folder, Images
+from coterie._src.experiments.problems.images import on_device
 from coterie._src.experiments.toml import read_config
 from coterie._src.tasks.linear import least_squares
 
@@ -109,11 +110,9 @@ class Models:
         targets = np.zeros(len(x)) if y is None else as_numpy(y)
         clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(x)]))
         if network:
-            return problems.task(problem, problems.on_device(clients, "cpu"))
-        if isinstance(problem, MixedRegression):
-            return tasks.LinearModel(clients, tasks.squared_loss(), least_squares)
-        if isinstance(problem, Folder) and problem.task != "mean":
-            losses = {"linear": tasks.squared_loss(), "logistic": tasks.logistic_loss()}
-            loss = losses[problem.task] if problem.task in losses else tasks.softmax_loss(problem.classes)
-            return tasks.LinearModel(clients, loss, least_squares)
+            return problem.build_task(on_device(clients, "cpu"))
+        if (name := problem.loss_of()) is not None:
+            loss = tasks.TASKS[name].loss
+            assert loss is not None
+            return tasks.LinearModel(clients, loss(getattr(problem, "classes", 2)), least_squares)
         raise ValueError("a mean predicts nothing; see centres")

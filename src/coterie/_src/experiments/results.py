@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from coterie._src.experiments.config import METHOD_NAMES
+from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.summary import METRICS, statistic
 from coterie._src.experiments.toml import parse_value
 
@@ -86,8 +86,8 @@ def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]
 
 def _rank(value: Any) -> tuple[int, float, str]:
     """An order over values of any kind: methods in their own order, numbers by size, the rest by name."""
-    if value in METHOD_NAMES:
-        return 0, float(METHOD_NAMES.index(value)), ""
+    if value in METHODS.names:
+        return 0, float(METHODS.names.index(value)), ""
     if isinstance(value, int | float):
         return 0, float(value), ""
     return 1, 0.0, json.dumps(value)

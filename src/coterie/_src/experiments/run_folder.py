@@ -11,12 +11,12 @@ from typing import Any
 from safetensors.numpy import save
 
 from coterie import __version__
-from coterie._src.experiments.config import Config, Folder, anchored
-from coterie._src.experiments.problems import weight_names
+from coterie._src.experiments.config import Config, anchored
+from coterie._src.experiments.outcome import Row, TrialResult
+from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.summary import summarise
 from coterie._src.experiments.toml import as_toml
-from coterie._src.experiments.trial import Row, TrialResult
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -49,7 +49,7 @@ class RunFolder:
         self.trials: list[TrialResult] = []
         self.notes: dict[str, str] = {}
         if isinstance(config.problem, Folder):
-            self.notes = {"columns": json.dumps(weight_names(config.problem))}
+            self.notes = {"columns": json.dumps(config.problem.weight_names())}
 
     def open(self) -> None:
         """Make the folder and write what is known before the first trial."""

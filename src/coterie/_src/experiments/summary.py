@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie._src.experiments.trial import TrialResult
+from coterie._src.experiments.outcome import TrialResult
 
 METRICS = (
     "dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters", "loss", "rounds",

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie._src.experiments.config import NAMED_STARTS, Config, Folder, anchored
+from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.database import Database, key
 from coterie._src.experiments.engines import Engine, Job, OnProgress, Stop
+from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.run_folder import write_atomically
+from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import override, parse_config, read_toml, toml_value
-from coterie._src.experiments.trial import TrialResult
 
 LISTS = ("run.methods", "problem.columns", "problem.offset", "problem.scale")
 """Keys whose value is a list in itself; several values are a list of lists."""
@@ -156,7 +158,7 @@ def _with_whole_paths(raw: Raw) -> Raw:
     def whole(value: Any) -> Any:
         if isinstance(value, list):
             return [whole(one) for one in value]
-        return value if value in ("", *NAMED_STARTS) else str(Path(value).resolve())
+        return value if value in ("", *STARTS.names) else str(Path(value).resolve())
 
     def anchor(sections: Raw, base: Raw) -> Raw:
         found = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}

@@ -12,18 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coterie._src.experiments.config import (
-    IMAGE_DEFAULTS,
-    IMAGE_KINDS,
-    PROBLEMS,
-    AlgorithmSection,
-    AttackSection,
-    Config,
-    MixedRegression,
-    RunSection,
-    Section,
-    ThreeStageSection,
-)
+from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config, RunSection, ThreeStageSection
+from coterie._src.experiments.problems import PROBLEMS, MixedRegression
+from coterie._src.experiments.sections import Section
 
 
 def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -81,8 +72,8 @@ def parse_config(raw: dict[str, Any]) -> Config:
     problem = raw.get("problem")
     if isinstance(problem, dict) and "kind" not in problem:
         raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
-    if isinstance(problem, dict) and problem.get("kind") in IMAGE_KINDS:
-        for section, keys in IMAGE_DEFAULTS.items():
+    if isinstance(problem, dict) and problem.get("kind") in PROBLEMS.names:
+        for section, keys in PROBLEMS[problem["kind"]].section.defaults.items():
             if isinstance(raw.get(section, {}), dict):
                 raw = {**raw, section: {**keys, **raw.get(section, {})}}
     try:
@@ -93,7 +84,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
 
 def _sections(kind: Any = None) -> dict[str, type[Section]]:
     return {
-        "problem": PROBLEMS.get(kind, MixedRegression) if isinstance(kind, str) else MixedRegression,
+        "problem": PROBLEMS[kind].section if kind in PROBLEMS.names else MixedRegression,
         "algorithm": AlgorithmSection,
         "three_stage": ThreeStageSection,
         "attack": AttackSection,
@@ -114,7 +105,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown_key(location, sections)
     if first["type"] == "union_tag_invalid":
-        return f'problem.kind: must be {", ".join(list(PROBLEMS)[:-1])} or folder, got "{kind}"'
+        return f'problem.kind: must be {", ".join(PROBLEMS.names[:-1])} or folder, got "{kind}"'
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         if not location:
@@ -142,7 +133,7 @@ def _unknown_key(location: list[str], sections: dict[str, type[Section]]) -> str
     if len(location) == 1:
         return f"{location[0]}: unknown section{_suggest(location[0], list(sections))}"
     section, name = location[:2]
-    kinds = [kind for kind, model in PROBLEMS.items() if section == "problem" and name in model.model_fields]
+    kinds = [record.name for record in PROBLEMS if section == "problem" and name in record.section.model_fields]
     if kinds:
         return f"{section}.{name}: unknown key for this problem; it belongs to problem.kind = {' or '.join(kinds)}"
     close = _suggest(name, list(sections[section].model_fields))

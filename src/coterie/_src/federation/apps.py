@@ -144,4 +144,4 @@ def _attack(config: Config, context: Context) -> Attack | None:
     if isinstance(config.problem, Folder):
         return None
     truth = _rehearsal(config.model_dump_json()).truth
-    return tables.attack(config.attack) if truth.byzantine[_partition(context)] else None
+    return tables.attack(config.attack) if truth.is_byzantine[_partition(context)] else None

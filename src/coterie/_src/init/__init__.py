@@ -1,17 +1,20 @@
-"""Where the first centres come from: guessed, given, near the truth, or found from what the clients say."""
+"""Where the first centres come from: random, near the truth, from a file, or found from what the clients answer."""
 
+from coterie._src.init.asking import RobustStart
+from coterie._src.init.kmeans import trimmed_kmeans
 from coterie._src.init.random import bernoulli, from_file, gaussian, warm
-from coterie._src.init.robust import balls, densest_balls, erm, plus_plus, spectral, trimmed_clusters
+from coterie._src.init.robust import balls, densest_balls, erm, spectral, trimmed_clusters
 
 __all__ = [
+    "RobustStart",
     "balls",
     "bernoulli",
     "densest_balls",
     "erm",
     "from_file",
     "gaussian",
-    "plus_plus",
     "spectral",
     "trimmed_clusters",
+    "trimmed_kmeans",
     "warm",
 ]

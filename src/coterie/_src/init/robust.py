@@ -1,11 +1,11 @@
 """First centres from one round of answers of which a minority may be anything.
 
 All starts see one point per client: an unbiased but noisy sketch of its optimum (`spectral`, `balls`), or its own
-minimiser (`erm`). They clip the points at a robust radius and look for k clusters among all but the `byzantine` share
+minimiser (`erm`). They clip the points at a robust radius and look for k clusters among all but the `byzantine_fraction` share
 of them, by a trimmed k-means that is allowed to move a centre elsewhere when that pays (Lattanzi and Sohler, A better
 k-means++ algorithm via local search, 2019), or that begins at the densest balls.
 
-What they assume: every cluster holds more than byzantine·m clients. An attacker who owns as many clients as a cluster
+What they assume: every cluster holds more than byzantine_fraction·m clients. An attacker who owns as many clients as a cluster
 can pose as one. With fewer it may send huge points (left out, or clipped), identical points (which count once), a dense
 ball (not worth a centre: it can be left out instead, and a cluster of that size counts only if there is no other way),
 or points that spread the clipped variance over many directions (the first pass keeps twice as many directions as it
@@ -15,20 +15,21 @@ needs, and the second one looks for directions without those who were set aside)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import cdist
 
-from coterie._src.aggregators import median
+from coterie._src.aggregators import floor_count, median
+from coterie._src.aggregators.base import check_fraction
 from coterie._src.aggregators.distance import reachable
 from coterie._src.aggregators.products import PAIRS, averages, centred_blocks, copies_among, products_around
-from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
+from coterie._src.arrays import Array, Floats, as_numpy, like
+from coterie._src.init.kmeans import Clusters, lloyd, trimmed_kmeans
 
 STARTS = 8
-SWAPS = 4
+EXCHANGES = 4
 """Tries to move a centre, per centre and start."""
 LLOYD_STEPS = 50
 FAR = 2.0
@@ -42,21 +43,13 @@ BALL = 1.6
 Clustering = Callable[[Floats, int, float, Generator], "Clusters"]
 
 
-class Clusters(NamedTuple):
-    """What a trimmed clustering found."""
-
-    centres: Floats  # (k, d)
-    labels: Ints  # (m,), of all points
-    kept: Bools  # (m,), False for the share that lies farthest from all centres
-
-
 def spectral(
     points: Floats,
     clusters: int,
-    byzantine: float,
+    byzantine_fraction: float,
     rng: Generator,
-    thrifty: bool = True,
-    forgiving: bool = True,
+    outliers_count: bool = True,
+    reconsider: bool = True,
     cluster: Clustering | None = None,
 ) -> Floats:
     """(k, d) centres from the clients' sketches (m, d), by trimmed clustering along their leading directions.
@@ -67,24 +60,29 @@ def spectral(
     The first of two passes looks along twice as many; the directions of the second are those of the points that the
     first has kept. The centres are means along these k directions: across them a mean in the full space, however
     robust, adds little but noise.
-    thrifty: see `plausible`. forgiving: the second pass looks at all points again. So a cluster that the first left out
+    outliers_count: see `plausible`. reconsider: the second pass looks at all points again. So a cluster that the first left out
     in place of liars comes back; but so do liars whom only a direction gave away that is gone. cluster: another way to
     cluster, see `balls`.
     """
-    points, byzantine = plausible(points, byzantine, thrifty, clusters)
+    points, byzantine_fraction = plausible(points, byzantine_fraction, outliers_count, clusters)
     kept = np.ones(len(points), dtype=np.bool_)
     for directions in (2 * clusters, clusters):
         middle = points[kept].mean(axis=0)
         axes = np.linalg.svd(points[kept] - middle, full_matrices=False)[2][:directions]
-        seen = points if forgiving or kept.sum() < clusters else points[kept]
-        found = (cluster or trimmed_clusters)((seen - middle) @ axes.T, clusters, byzantine, rng)
+        seen = points if reconsider or kept.sum() < clusters else points[kept]
+        found = (cluster or trimmed_clusters)((seen - middle) @ axes.T, clusters, byzantine_fraction, rng)
         kept = found.kept
     centres: Floats = middle + found.centres @ axes
     return centres
 
 
 def balls(
-    points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True, forgiving: bool = True
+    points: Floats,
+    clusters: int,
+    byzantine_fraction: float,
+    rng: Generator,
+    outliers_count: bool = True,
+    reconsider: bool = True,
 ) -> Floats:
     """(k, d) centres from the clients' sketches, like `spectral`, with the densest balls as seeds instead of chance.
 
@@ -93,22 +91,27 @@ def balls(
     Reference: Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024, whose
     initialisation searches all sizes of all balls; here the size is given, and the cost is that of the distances.
     """
-    return spectral(points, clusters, byzantine, rng, thrifty, forgiving, densest_balls)
+    return spectral(points, clusters, byzantine_fraction, rng, outliers_count, reconsider, densest_balls)
 
 
 def erm(
-    points: Floats, clusters: int, byzantine: float, rng: Generator, thrifty: bool = True, forgiving: bool = True
+    points: Floats,
+    clusters: int,
+    byzantine_fraction: float,
+    rng: Generator,
+    outliers_count: bool = True,
+    reconsider: bool = True,
 ) -> Floats:
     """(k, d) centres from the clients' own (m, d) minimisers, by trimmed clustering in all d directions.
 
-    Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge. forgiving: of no matter
+    Exact where n_i is well above d; near d = n_i a minimiser is noise, unless it has a ridge. reconsider: of no matter
     here, since there is one pass.
     """
-    points, byzantine = plausible(points, byzantine, thrifty, clusters)
-    return trimmed_clusters(points, clusters, byzantine, rng).centres
+    points, byzantine_fraction = plausible(points, byzantine_fraction, outliers_count, clusters)
+    return trimmed_clusters(points, clusters, byzantine_fraction, rng).centres
 
 
-def narrowed(rows: Array, directions: int) -> tuple[Floats, Callable[[Floats], Floats]]:
+def leading_directions(rows: Array, directions: int) -> tuple[Floats, Callable[[Floats], Floats]]:
     """(m, d) rows of many columns -> (m, r) places along their leading directions, and the way back, (k, r) -> (k, d).
 
     Around the median. Rows beyond `REACH` times the median distance are pulled in first, so that they do not choose the
@@ -136,30 +139,30 @@ def narrowed(rows: Array, directions: int) -> tuple[Floats, Callable[[Floats], F
     return places, back
 
 
-def plausible(points: Floats, byzantine: float, thrifty: bool, least: int = 1) -> tuple[Floats, float]:
+def plausible(points: Floats, byzantine_fraction: float, outliers_count: bool, least: int = 1) -> tuple[Floats, float]:
     """The points, clipped, copies as one, without those that lie far out, and the share that may still be left out.
 
-    Far out is more than `FAR` times the median distance to the median; of these at most a share `byzantine` goes.
-    thrifty: what has gone counts towards that share. So a small cluster is not left out on top of liars that were
+    Far out is more than `FAR` times the median distance to the median; of these at most a share `byzantine_fraction` goes.
+    outliers_count: what has gone counts towards that share. So a small cluster is not left out on top of liars that were
     easy to see; on the other hand honest clients with few samples, who lie far out as well, may use the share up.
     Where fewer than `least` points would stay, all do.
     """
     bounded = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
-    allowed = len(points) - _kept_count(len(points), byzantine)
+    allowed = len(points) - _kept_count(len(points), byzantine_fraction)
     single = averages(copies_among(bounded, allowed + 1)) @ bounded  # and whom they copied
     away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
     farthest = np.argsort(-away, kind="stable")[:allowed]
     far = farthest[away[farthest] > FAR * np.median(away)]
     inside = np.delete(single, far, axis=0)
     if len(inside) < least:
-        return clipped(bounded, byzantine), byzantine
-    left = max(0, allowed - (len(points) - len(inside))) if thrifty else min(allowed, (len(inside) - 1) // 2)
+        return clipped(bounded, byzantine_fraction), byzantine_fraction
+    left = max(0, allowed - (len(points) - len(inside))) if outliers_count else min(allowed, (len(inside) - 1) // 2)
     # half a point makes up for the rounding of a share of fewer points
-    return clipped(inside, byzantine), min((left + 0.5) / len(inside), BELOW_HALF) if left else 0.0
+    return clipped(inside, byzantine_fraction), min((left + 0.5) / len(inside), BELOW_HALF) if left else 0.0
 
 
-def clipped(points: Floats, byzantine: float) -> Floats:
-    """(m, d): the points, pulled in to the (1 − byzantine) quantile of the distances to their median.
+def clipped(points: Floats, byzantine_fraction: float) -> Floats:
+    """(m, d): the points, pulled in to the (1 − byzantine_fraction) quantile of the distances to their median.
 
     >>> clipped(np.array([[0.0], [1.0], [2.0], [1e9]]), 0.25).ravel().round(6).tolist()
     [0.0, 1.0, 2.0, 3.0]
@@ -167,43 +170,33 @@ def clipped(points: Floats, byzantine: float) -> Floats:
     points = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)
     middle = np.median(points, axis=0)
     away = np.linalg.norm(points - middle, axis=1)
-    inside = np.sort(away)[_kept_count(len(points), byzantine) - 1]
+    inside = np.sort(away)[_kept_count(len(points), byzantine_fraction) - 1]
     pulled: Floats = middle + (points - middle) * (inside / np.maximum(away, max(inside, 1e-300)))[:, None]
     return pulled
 
 
-def _kept_count(points: int, byzantine: float) -> int:
-    if not 0 <= byzantine < 0.5:
-        raise ValueError(f"byzantine must be in [0, 0.5), got {byzantine}")
-    return points - int(byzantine * points + 1e-9)
+def _kept_count(points: int, byzantine_fraction: float) -> int:
+    return points - floor_count(check_fraction("byzantine_fraction", byzantine_fraction), points)
 
 
-def trimmed_clusters(points: Floats, clusters: int, byzantine: float, rng: Generator, starts: int = STARTS) -> Clusters:
-    """k-means that leaves out the byzantine·m points that lie farthest from all centres: (m, d) points.
+def trimmed_clusters(points: Floats, clusters: int, byzantine_fraction: float, rng: Generator) -> Clusters:
+    """Trimmed k-means that leaves out the byzantine_fraction·m points that lie farthest from all centres.
 
-    Of several starts the one with the least cost over the points that are kept, and first of all the one with the
-    fewest clusters of at most byzantine·m points.
+    A start with clusters of no more points than may be Byzantine is taken only where there is no other.
     """
-    if not 1 <= clusters <= len(points):
-        raise ValueError(f"clusters must be from 1 to the number of points ({len(points)}), got {clusters}")
-    kept = _kept_count(len(points), byzantine)
-    best: tuple[tuple[int, float], Clusters] | None = None
-    for _ in range(starts):
-        centres = _swapped(points, points[plus_plus(points, clusters, kept, rng)], kept, rng)
-        cost, found = _lloyd(points, centres, kept)
-        small = int((np.bincount(found.labels, minlength=clusters) <= len(points) - kept).sum()) if byzantine else 0
-        if best is None or (small, cost) < best[0]:
-            best = (small, cost), found
-    assert best is not None
-    return best[1]
+    kept = _kept_count(len(points), byzantine_fraction)
+    fewest = len(points) - kept if byzantine_fraction else None
+    return trimmed_kmeans(
+        points, clusters, kept, rng, starts=STARTS, iterations=LLOYD_STEPS, exchanges=EXCHANGES, fewest=fewest
+    )
 
 
-def densest_balls(points: Floats, clusters: int, byzantine: float, rng: Generator) -> Clusters:
-    """Trimmed k-means from the densest balls: the tightest with more than byzantine·m points, and so on without it.
+def densest_balls(points: Floats, clusters: int, byzantine_fraction: float, rng: Generator) -> Clusters:
+    """Trimmed k-means from the densest balls: the tightest with more than byzantine_fraction·m points, and so on without it.
 
     How tight is an order statistic of the distances from a point: to as many others as half an average cluster has.
     """
-    kept = _kept_count(len(points), byzantine)
+    kept = _kept_count(len(points), byzantine_fraction)
     left, seeds = np.arange(len(points)), np.empty((clusters, points.shape[1]))
     for j in range(clusters):
         members = min(len(left), max(len(points) - kept + 1, -(-len(left) // (2 * (clusters - j)))))
@@ -215,7 +208,7 @@ def densest_balls(points: Floats, clusters: int, byzantine: float, rng: Generato
         seeds[j] = ball.mean(axis=0)
         reach = BALL * float(np.median(np.linalg.norm(ball - seeds[j], axis=1)))
         left = left[np.linalg.norm(points[left] - seeds[j], axis=1) > reach]
-    return _lloyd(points, seeds, kept)[1]
+    return lloyd(points, seeds, kept, LLOYD_STEPS)
 
 
 def _reaches(points: Floats, members: int) -> Floats:
@@ -223,56 +216,3 @@ def _reaches(points: Floats, members: int) -> Floats:
     step = max(1, PAIRS // len(points))
     parts = (points[start : start + step] for start in range(0, len(points), step))
     return np.concatenate([np.partition(cdist(part, points), members - 1, axis=1)[:, members - 1] for part in parts])
-
-
-def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
-    """A point with probability ∝ its squared distance to the centres, none of those that are left out."""
-    weights = np.where(nearest <= np.partition(nearest, kept - 1)[kept - 1], nearest, 0.0)
-    total = weights.sum()
-    return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
-
-
-def plus_plus(points: Floats, clusters: int, kept: int, rng: Generator) -> list[int]:
-    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
-
-    Of the points only the `kept` nearest ones are drawn: the others are where outliers would be.
-    """
-    chosen = [int(rng.integers(len(points)))]
-    nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
-    while len(chosen) < clusters:
-        chosen.append(_drawn(nearest, kept, rng))
-        nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
-    return chosen
-
-
-def _swapped(points: Floats, centres: Floats, kept: int, rng: Generator) -> Floats:
-    """Try a drawn point in the place of every centre, and take the exchange that lowers the cost most, if any does."""
-    centres = centres.copy()
-    between = cdist(points, centres, "sqeuclidean")
-    each = np.arange(len(centres))[:, None]
-    cost = np.sort(between.min(axis=1))[:kept].sum()
-    for _ in range(SWAPS * len(centres) if len(centres) > 1 else 0):
-        nearest, second = np.partition(between, 1, axis=1)[:, :2].T
-        drawn = points[_drawn(nearest, kept, rng)]
-        to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
-        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
-        costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)
-        place = int(costs.argmin())
-        if costs[place] < cost:
-            centres[place], between[:, place], cost = drawn, to_drawn, costs[place]
-    return centres
-
-
-def _lloyd(points: Floats, centres: Floats, kept: int) -> tuple[float, Clusters]:
-    """Lloyd's iteration over the points that are kept; a centre that loses all of them stays where it is."""
-    labels = np.full(len(points), -1)
-    for _ in range(LLOYD_STEPS):
-        between = cdist(points, centres, "sqeuclidean")
-        previous, labels = labels, between.argmin(axis=1)
-        nearest = between.min(axis=1)
-        inside = nearest <= np.partition(nearest, kept - 1)[kept - 1]
-        if np.array_equal(labels, previous):
-            break
-        members = [inside & (labels == j) for j in range(len(centres))]
-        centres = np.stack([points[own].mean(axis=0) if own.any() else centres[j] for j, own in enumerate(members)])
-    return float(np.sort(nearest)[:kept].sum()), Clusters(centres, labels, inside)

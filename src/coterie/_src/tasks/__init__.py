@@ -1,8 +1,12 @@
 """What a client computes on its own data: losses, gradients, its local minimiser."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from coterie._src.tasks.base import Choice, Response, Revisited, Task
+from coterie._src.data import Clients
+from coterie._src.registry import Registry
+from coterie._src.tasks.base import Response, Task, assign
 from coterie._src.tasks.linear import (
     LinearModel,
     Loss,
@@ -15,13 +19,14 @@ from coterie._src.tasks.linear import (
 from coterie._src.tasks.quadratic import Quadratic, linear_regression, mean_estimation
 
 __all__ = [
-    "Choice",
+    "TASKS",
     "LinearModel",
     "Loss",
     "Quadratic",
     "Response",
-    "Revisited",
     "Task",
+    "TaskRecord",
+    "assign",
     "linear_regression",
     "logistic_loss",
     "logistic_regression",
@@ -31,6 +36,45 @@ __all__ = [
     "softmax_regression",
     "squared_loss",
 ]
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """A task by its name.
+
+    build: from clients and a number of classes to the task. loss: of a linear model that predicts; None for another.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Clients, int], Task]
+    loss: Callable[[int], Loss] | None = None
+    classifies: bool = False
+
+    @property
+    def needs_targets(self) -> bool:
+        return self.loss is not None
+
+
+TASKS: Registry[TaskRecord] = Registry(
+    "task",
+    [
+        TaskRecord(
+            "linear", "linear regression", lambda clients, _: linear_regression(clients), lambda _: squared_loss()
+        ),
+        TaskRecord(
+            "logistic",
+            "logistic regression; targets are 0 or 1",
+            lambda clients, _: logistic_regression(clients),
+            lambda _: logistic_loss(),
+            classifies=True,
+        ),
+        TaskRecord(
+            "softmax", "softmax regression; targets are 0, 1, …", softmax_regression, softmax_loss, classifies=True
+        ),
+        TaskRecord("mean", "the mean of samples without targets", lambda clients, _: mean_estimation(clients)),
+    ],
+)
 
 
 def __getattr__(name: str) -> Any:

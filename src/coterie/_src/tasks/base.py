@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self
 
-from coterie._src.arrays import Array, Floats, Ints
-from coterie._src.data import Clients
-from coterie._src.kernels.squared_loss import Local
+import numpy as np
 
-Choice = Callable[[Array], Ints]
-"""From the losses (c, k) of some clients to their labels (c,)."""
+from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.data import Clients
+from coterie._src.kernels.elkan import AssignmentCache
+
+
+def assign(losses: Array) -> Ints:
+    """(m, k) -> (m,): the centre with the lowest loss, ĵ_i = argmin_j F_i(θ_j); ties go to the first.
+
+    A loss that is not a number (of a centre that diverged) is never chosen over one that is.
+
+    >>> assign(np.array([[2.0, 1.0], [np.nan, 3.0]])).tolist()
+    [1, 1]
+    """
+    values = as_numpy(losses)
+    labels: Ints = np.where(np.isnan(values), np.inf, values).argmin(axis=1)
+    return labels
 
 
 class Response(NamedTuple):
-    """What m honest clients compute in one round."""
+    """What m honest clients answer in one round."""
 
-    losses: Array | None  # (m, k); None where nobody needed them all: labels were given, or clients remember
-    labels: Ints  # (m,)
-    updates: Array  # (m, dim)
-
-
-class Revisited(Protocol):
-    """What a task may offer beside `Task`, so that clients who remember need not look at all centres again."""
-
-    def kernel_data(self, centres: Array) -> Local | None:
-        """What the compiled kernels read of the clients, for such centres; None where they do not serve.
-
-        Only for losses that are convex: a client who remembers relies on tangent planes.
-        """
-        ...
+    labels: Ints  # (m,), the centres they chose, or were given
+    updates: Array  # (m, dim), what they computed there
 
 
 class Task(Protocol):
@@ -45,16 +44,26 @@ class Task(Protocol):
         """The number of parameters of a centre."""
         ...
 
+    @property
+    def curvature_bound(self) -> float:
+        """What a gradient is divided by for a first estimate of a client's optimum: a bound on ℓ'', 1 for an update."""
+        ...
+
+    @property
+    def has_curvatures(self) -> bool:
+        """Whether `curvatures` is known, so that a step size can be judged from it."""
+        ...
+
     def on(self, clients: Clients) -> Self:
         """The same task on other clients (a subset, a part of the samples, a pool)."""
         ...
 
     def flipped(self) -> Self:
-        """The same task on data turned into their contrary: −y, the other class, −z where there is no target."""
+        """The same task on flipped data: −y, the opposite class, or −z where there is no target."""
         ...
 
-    def posing(self, model: Array) -> Self:
-        """The same task on data that the (dim,) model explains: its own targets, or samples around it."""
+    def with_targets_from(self, model: Array) -> Self:
+        """The same task on data that the (dim,) model explains: targets that it predicts, or samples around it."""
         ...
 
     def losses(self, centres: Array) -> Array:
@@ -65,8 +74,11 @@ class Task(Protocol):
         """(k, dim), (m,) -> (m, dim): ∇F_i at the centre that labels[i] names."""
         ...
 
-    def respond(self, centres: Array, choose: Choice) -> Response:
-        """`losses`, the labels that follow from them, and `gradients` there, in one pass over the data."""
+    def respond(self, centres: Array, cache: AssignmentCache | None = None) -> Response:
+        """The labels that `assign` gives the losses at (k, dim) centres, and the gradients there.
+
+        cache: of the same clients from their last round; it saves time and changes nothing else. A task may ignore it.
+        """
         ...
 
     def minimisers(self, ridge: float = 0.0) -> Array:

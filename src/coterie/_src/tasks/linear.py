@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ from scipy.optimize import minimize
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie._src.data import Clients
 from coterie._src.data.clients import Block
-from coterie._src.kernels import squared_loss as square_kernel
-from coterie._src.kernels.squared_loss import Local
-from coterie._src.tasks.base import Choice, Response
+from coterie._src.kernels import squared_loss as kernel
+from coterie._src.kernels.elkan import AssignmentCache
+from coterie._src.kernels.squared_loss import RegressionData
+from coterie._src.tasks.base import Response, assign
 
 WELL_CONDITIONED = 1e-6
 """A Gram matrix's inverse condition number above which its factor gives ten digits."""
@@ -36,7 +37,7 @@ class Loss(NamedTuple):
 
     value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s²,
     predict = the target that scores speak for, flip = targets turned into their contrary,
-    square = whether it is the square loss, for which there are compiled kernels (see `square_kernel`).
+    square = whether it is the square loss, which has kernels of its own.
     """
 
     outputs: int
@@ -121,13 +122,21 @@ class LinearModel:
     def dim(self) -> int:
         return self.clients.dim * self.loss.outputs
 
+    @property
+    def curvature_bound(self) -> float:
+        return self.loss.curvature
+
+    @property
+    def has_curvatures(self) -> bool:
+        return True
+
     def on(self, clients: Clients) -> LinearModel:
         return replace(self, clients=clients)
 
     def flipped(self) -> LinearModel:
         return self._with_targets(self.loss.flip(self.clients.targets))
 
-    def posing(self, model: Array) -> LinearModel:
+    def with_targets_from(self, model: Array) -> LinearModel:
         return self._with_targets(self.predict(model, self.clients.features))
 
     def predict(self, centre: Array, features: Array) -> Array:
@@ -153,8 +162,13 @@ class LinearModel:
         return xp.reshape(scores, (*scores.shape[:2], k, outputs))
 
     def _losses(self, block: Block, scores: Array) -> Array:
+        """(c, n, k, outputs) scores -> (c, k)."""
         assert block.targets is not None
-        return namespace(scores).mean(self.loss.value(scores, block.targets[:, :, None]), axis=1)
+        targets = block.targets[:, :, None]
+        if self._data is None:
+            return namespace(scores).mean(self.loss.value(scores, targets), axis=1)
+        errors = (scores[..., 0] - targets).astype(np.float64)  # a float32 sum of many samples loses digits
+        return ((errors * errors).sum(axis=1) / errors.shape[1]).astype(scores.dtype)
 
     def _gradients(self, block: Block, scores: Array) -> Array:
         """(c, n, outputs) scores at the chosen centres -> (c, dim)."""
@@ -164,49 +178,40 @@ class LinearModel:
         return xp.reshape(gradient, (gradient.shape[0], self.dim))
 
     @cached_property
-    def _local(self) -> Local | None:
+    def _data(self) -> RegressionData | None:
+        """What the kernels of the square loss read; None for another loss, or where the samples are tensors."""
         clients = self.clients
-        return Local.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
+        return (
+            RegressionData.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
+        )
 
-    def kernel_data(self, centres: Array) -> Local | None:
-        return self._local if self._local is not None and self._local.serves(centres) else None
-
-    @cached_property
-    def _everybody(self) -> Ints:
-        return np.arange(self.clients.count)
+    def _kernel_data(self, centres: Array) -> RegressionData | None:
+        return self._data if self._data is not None and self._data.fits(centres) else None
 
     def losses(self, centres: Array) -> Array:
-        if (local := self.kernel_data(centres)) is not None:
-            return square_kernel.losses(local, centres, self._everybody)
         blocks = self.clients.blocks()
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
-    def respond(self, centres: Array, choose: Choice) -> Response:
-        xp = namespace(centres)
-        local = self.kernel_data(centres)
-        respond = self._respond if local is None else partial(self._respond_compiled, local)
-        # blocks that stay in cache, so that the second look at the features costs no memory traffic
-        answers = [respond(block, centres, choose) for block in self.clients.blocks(CACHED_ELEMENTS)]
-        losses, labels, gradients = zip(*answers, strict=True)
-        return Response(xp.concat(losses), np.concatenate(labels), xp.concat(gradients))
+    def respond(self, centres: Array, cache: AssignmentCache | None = None) -> Response:
+        if (data := self._kernel_data(centres)) is not None:
+            found = None if cache is None else kernel.best_centres(data, centres, cache, self.clients.features.nbytes)
+            if found is not None:
+                return Response(*found)
+            labels = assign(self.losses(centres))
+            return Response(labels, self.gradients(centres, labels))
+        # blocks that stay in cache, so that the second use of the features costs no memory traffic
+        answers = [self._respond(block, centres) for block in self.clients.blocks(CACHED_ELEMENTS)]
+        chosen, gradients = zip(*answers, strict=True)
+        return Response(np.concatenate(chosen), namespace(centres).concat(gradients))
 
-    def _respond(self, block: Block, centres: Array, choose: Choice) -> tuple[Array, Ints, Array]:
+    def _respond(self, block: Block, centres: Array) -> tuple[Ints, Array]:
         scores = self._scores(block, centres)
-        losses = self._losses(block, scores)
-        labels = choose(losses)
-        return losses, labels, self._gradients(block, scores[np.arange(len(labels)), :, labels, :])
-
-    def _respond_compiled(
-        self, local: Local, block: Block, centres: Array, choose: Choice
-    ) -> tuple[Array, Ints, Array]:
-        some = self._everybody[block.start : block.stop]
-        losses = square_kernel.losses(local, centres, some)
-        labels = choose(losses)
-        return losses, labels, square_kernel.visit(local, centres, labels[None], some)[1][0]
+        labels = assign(self._losses(block, scores))
+        return labels, self._gradients(block, scores[np.arange(len(labels)), :, labels, :])
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        if (local := self.kernel_data(centres)) is not None:
-            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
+        if (data := self._kernel_data(centres)) is not None:
+            return kernel.losses_and_gradients(data, centres, labels)[1]
         weights = self._weights(centres)
         return namespace(centres).concat(
             [

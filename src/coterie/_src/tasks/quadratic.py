@@ -11,9 +11,10 @@ import numpy as np
 
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, cast, like, namespace
 from coterie._src.data import Clients
-from coterie._src.kernels import squared_loss as square_kernel
-from coterie._src.kernels.squared_loss import Local
-from coterie._src.tasks.base import Choice, Response
+from coterie._src.kernels import squared_loss as kernel
+from coterie._src.kernels.elkan import AssignmentCache
+from coterie._src.kernels.squared_loss import RegressionData
+from coterie._src.tasks.base import Response, assign
 from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, squared_loss
 
 BLOCK = 1 << 22
@@ -41,6 +42,14 @@ class Quadratic:
     def dim(self) -> int:
         return self.clients.dim
 
+    @property
+    def curvature_bound(self) -> float:
+        return 2.0
+
+    @property
+    def has_curvatures(self) -> bool:
+        return True
+
     def on(self, clients: Clients) -> Quadratic:
         return self.build(clients)
 
@@ -49,7 +58,7 @@ class Quadratic:
             return self.on(replace(self.clients, features=-self.clients.features))
         return self.on(replace(self.clients, targets=-self.clients.targets))
 
-    def posing(self, model: Array) -> Quadratic:
+    def with_targets_from(self, model: Array) -> Quadratic:
         features = self.clients.features
         if self.clients.targets is not None:
             return self.on(replace(self.clients, targets=features @ model))
@@ -67,8 +76,9 @@ class Quadratic:
             yield slice(start, start + together)
 
     def losses(self, centres: Array) -> Array:
-        if (local := self.kernel_data(centres)) is not None:
-            return square_kernel.losses(local, centres, self._everybody)
+        if (data := self._kernel_data(centres)) is not None:
+            each = [np.full(self.clients.count, j) for j in range(len(centres))]
+            return np.stack([kernel.losses_and_gradients(data, centres, labels)[0] for labels in each], axis=1)
         xp, found = namespace(centres), []
         for block in self._blocks(centres.shape[0] * self.dim):
             offsets = centres[None, :, :] - self.minima[block][:, None, :]
@@ -76,24 +86,24 @@ class Quadratic:
         return xp.concat(found)
 
     @cached_property
-    def _everybody(self) -> Ints:
-        return np.arange(self.clients.count)
+    def _data(self) -> RegressionData | None:
+        """What the kernels of the square loss read; None without Gram matrices, or where these are tensors."""
+        return RegressionData.of_statistics(self.minima, self.floors, self.grams)
 
-    @cached_property
-    def _local(self) -> Local | None:
-        return Local.of_statistics(self.minima, self.floors, self.grams)
+    def _kernel_data(self, centres: Array) -> RegressionData | None:
+        return self._data if self._data is not None and self._data.fits(centres) else None
 
-    def kernel_data(self, centres: Array) -> Local | None:
-        return self._local if self._local is not None and self._local.serves(centres) else None
-
-    def respond(self, centres: Array, choose: Choice) -> Response:
-        losses = self.losses(centres)
-        labels = choose(losses)
-        return Response(losses, labels, self.gradients(centres, labels))
+    def respond(self, centres: Array, cache: AssignmentCache | None = None) -> Response:
+        if cache is not None and (data := self._kernel_data(centres)) is not None:
+            found = kernel.best_centres(data, centres, cache, self.clients.features.nbytes)
+            if found is not None:
+                return Response(*found)
+        labels = assign(self.losses(centres))
+        return Response(labels, self.gradients(centres, labels))
 
     def gradients(self, centres: Array, labels: Ints) -> Array:
-        if (local := self.kernel_data(centres)) is not None:
-            return square_kernel.visit(local, centres, labels[None], self._everybody)[1][0]
+        if (data := self._kernel_data(centres)) is not None:
+            return kernel.losses_and_gradients(data, centres, labels)[1]
         xp = namespace(centres)
         gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
         for block in self._blocks(self.dim):

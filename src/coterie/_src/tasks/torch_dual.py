@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
 
 from coterie._src.kernels.perceptron import SparseSamples
 
@@ -98,17 +100,17 @@ class Head(NamedTuple):
         weights, biases = self._layer(own)
         return features @ weights.mT + biases
 
-    def rest(self, parameters: Tensor, leaning: Tensor) -> Tensor:
+    def rest(self, parameters: Tensor, pre_activations: Tensor) -> Tensor:
         """What the later layers, with these parameters, make of (n, width) pre-activations."""
-        found: Tensor = functional_call(self.module, self.layout.unflatten(parameters), (leaning,))
+        found: Tensor = functional_call(self.module, self.layout.unflatten(parameters), (pre_activations,))
         return found
 
 
 def slopes_of(head: Head, loss: Losses) -> Slopes:
     """The slopes of any head, by autograd."""
 
-    def risk(rest: Tensor, leaning: Tensor, targets: Tensor) -> Tensor:
-        return loss(head.rest(rest, leaning), targets).mean()
+    def risk(rest: Tensor, pre_activations: Tensor, targets: Tensor) -> Tensor:
+        return loss(head.rest(rest, pre_activations), targets).mean()
 
     return vmap(grad(risk, argnums=(0, 1)))
 
@@ -131,17 +133,17 @@ def trained(
     products of the samples, and 1 more where there is a bias. first: (c, n, h), the pre-activations at the start; they
     are written over. sparse: the features in sparse form, where that is known.
     """
-    rest, leaning, total = begun, first, torch.zeros_like(first)
-    speeds = torch.zeros_like(rest), torch.zeros_like(leaning)
+    rest, pre_activations, total = begun, first, torch.zeros_like(first)
+    speeds = torch.zeros_like(rest), torch.zeros_like(pre_activations)
     for step in range(training.steps):
-        found = [slope.detach() for slope in slopes(rest, leaning, targets)]
+        found = [slope.detach() for slope in slopes(rest, pre_activations, targets)]
         if training.momentum:
             found = [slope.add_(speed, alpha=training.momentum) for slope, speed in zip(found, speeds, strict=True)]
             speeds = found[0], found[1]
         rest = rest - training.step * found[0]
         total += found[1]
         if step + 1 < training.steps:
-            leaning.baddbmm_(gram, found[1], alpha=-training.step)
+            pre_activations.baddbmm_(gram, found[1], alpha=-training.step)
     total *= training.step
     if sparse is None:
         weights = out[:, : head.width * head.inputs].view(-1, head.width, head.inputs)
@@ -151,3 +153,25 @@ def trained(
     out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
     out[:, head.size :] = begun - rest
     return out
+
+
+def hooked(part: nn.Module) -> bool:
+    """Whether somebody looks at, or changes, what goes through this part of a module."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
+
+
+def is_perceptron(model: nn.Module, loss: Any) -> bool:
+    """Whether it is a linear layer, ReLU and another linear layer, with plain cross-entropy for each sample.
+
+    >>> layers = nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)
+    >>> is_perceptron(nn.Sequential(*layers), nn.CrossEntropyLoss(reduction="none"))
+    True
+    """
+    if type(model) is not nn.Sequential or [type(part) for part in model] != [nn.Linear, nn.ReLU, nn.Linear]:
+        return False
+    if model[2].bias is None or any(hooked(part) for part in model.modules()):
+        return False
+    if isinstance(loss, partial):
+        return loss.func is cross_entropy and not loss.args and loss.keywords == {"reduction": "none"}
+    plain = nn.CrossEntropyLoss(reduction="none")
+    return type(loss) is nn.CrossEntropyLoss and vars(loss) == vars(plain)

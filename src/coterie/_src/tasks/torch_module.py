@@ -22,17 +22,22 @@ from torch.func import functional_call, grad, vmap
 from coterie._src.arrays import Floats, Ints, as_numpy
 from coterie._src.data import Clients
 from coterie._src.data.clients import Block
-from coterie._src.kernels.perceptron import (
-    SparseSamples,
+from coterie._src.kernels.elkan import AssignmentCache
+from coterie._src.kernels.perceptron import SparseSamples, perceptron_outputs, perceptron_slopes, sparse_samples
+from coterie._src.tasks import torch_pieces as pieces
+from coterie._src.tasks.base import Response, assign
+from coterie._src.tasks.torch_dual import (
+    Head,
+    Layout,
+    LocalTraining,
+    Losses,
+    Slopes,
     hooked,
     is_perceptron,
-    perceptron_outputs,
-    perceptron_slopes,
-    sparse_samples,
+    layout_of,
+    slopes_of,
+    trained,
 )
-from coterie._src.tasks import torch_pieces as pieces
-from coterie._src.tasks.base import Choice, Response
-from coterie._src.tasks.torch_dual import Head, Layout, LocalTraining, Losses, Slopes, layout_of, slopes_of, trained
 from coterie._src.tasks.torch_pieces import Found, Kept
 
 __all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
@@ -112,6 +117,14 @@ class NetworkTask:
     def dim(self) -> int:
         return self.layout.dim
 
+    @property
+    def curvature_bound(self) -> float:
+        return 1.0  # what training did is the whole way
+
+    @property
+    def has_curvatures(self) -> bool:
+        return False
+
     def on(self, clients: Clients) -> NetworkTask:
         return replace(self, clients=clients)
 
@@ -120,7 +133,7 @@ class NetworkTask:
         assert targets is not None
         return self._with_targets(-targets if targets.is_floating_point() else targets.max() - targets)
 
-    def posing(self, model: Tensor) -> NetworkTask:
+    def with_targets_from(self, model: Tensor) -> NetworkTask:
         scores = self.outputs(model, self.clients.features)
         assert self.clients.targets is not None
         if self.clients.targets.is_floating_point():
@@ -215,39 +228,39 @@ class NetworkTask:
             if first is None or self._head is None:
                 outputs = self.outputs(centre, block.features.reshape(clients * samples, width))
             else:
-                leaning = first[j].reshape(clients * samples, -1)
+                pre_activations = first[j].reshape(clients * samples, -1)
                 rest = centre[self._head.size :]
-                outputs = perceptron_outputs(rest, leaning) if self._by_kernel else self._head.rest(rest, leaning)
+                outputs = (
+                    perceptron_outputs(rest, pre_activations)
+                    if self._by_kernel
+                    else self._head.rest(rest, pre_activations)
+                )
             columns.append(self.loss(outputs, targets).reshape(clients, samples).mean(dim=1))
         return torch.stack(columns, dim=1)
 
-    def respond(self, centres: Tensor, choose: Choice) -> Response:
+    def respond(self, centres: Tensor, cache: AssignmentCache | None = None) -> Response:
         centres = centres.detach()
         head = self._head if self.training is not None else None
         if head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
-            losses = self.losses(centres)
-            labels = choose(losses)
-            return Response(losses, labels, self.gradients(centres, labels))
+            labels = assign(self.losses(centres))
+            return Response(labels, self.gradients(centres, labels))
         training, slopes = self.training, self._slopes
         assert training is not None
         updates = torch.empty((self.clients.count, self.dim), dtype=centres.dtype, device=centres.device)
 
-        def answer(block: Block) -> tuple[Tensor, Ints]:
+        def answer(block: Block) -> Ints:
             sparse = self._sparse(block)
             with torch.no_grad():
                 first = head.first(centres, block.features, sparse)
-                losses = self._losses(centres, block, first)
-            labels = choose(losses)
+                labels = assign(self._losses(centres, block, first))
             place = torch.from_numpy(labels).to(centres.device)
             chosen = first[place, torch.arange(len(place), device=centres.device)]
             begun = centres[:, head.size :][place]
             gram, out = self._gram(head, block), updates[block.start : block.stop]
             trained(head, begun, block.features, _targets(block), gram, training, chosen, slopes, out, sparse)
-            return losses, labels
+            return labels
 
-        answers = self._each_piece(answer)
-        all_losses, all_labels = [losses for losses, _ in answers], [labels for _, labels in answers]
-        return Response(torch.cat(all_losses), np.concatenate(all_labels), updates)
+        return Response(np.concatenate(self._each_piece(answer)), updates)
 
     def gradients(self, centres: Tensor, labels: Ints) -> Tensor:
         centres = centres.detach()

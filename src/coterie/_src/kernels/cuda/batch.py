@@ -16,8 +16,8 @@ from torch import Tensor
 
 from coterie._src.aggregators import Aggregator
 from coterie._src.aggregators.rules import RankRule, rank_rule
-from coterie._src.kernels.order_statistics import sorting_network
 from coterie._src.kernels.order_statistics.cuda import available, most_shared, on_stream_of, with_shared
+from coterie._src.kernels.order_statistics.network import sorting_network
 
 SORTED_ROWS = (16, 48, 96)
 """Row counts for which a sorting network is generated; a larger cluster is bisected."""

@@ -225,7 +225,7 @@ STORE
 
 def runs_source(runs: int, held: int, columns: int, dtype: str) -> str:
     """The CUDA program for up to runs·held rows, and more than runs·(held − ROUNDED)."""
-    from coterie._src.kernels.order_statistics import sorting_network
+    from coterie._src.kernels.order_statistics.network import sorting_network
 
     sure = held - ROUNDED
     load = [
@@ -280,7 +280,7 @@ def runs_of(rows: int, bytes_each: int, most: int, wide: bool = False) -> Runs |
 def _kernel(rows: int, low: int, high: int, dtype: str) -> Any:
     import cupy
 
-    from coterie._src.kernels.order_statistics import network
+    from coterie._src.kernels.order_statistics.network import network
 
     pairs = [(int(a), int(b)) for a, b in network(rows, low, high)]
     return cupy.RawKernel(source(rows, low, high, pairs, dtype), "mean_between_ranks", options=("--std=c++14",))

@@ -1,0 +1,210 @@
+"""What an aggregator is, and one aggregate for every cluster."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, is_plain, namespace
+from coterie._src.kernels.order_statistics import means_between_ranks
+
+ROUNDING = 1e-9
+"""What a fraction times a count may lack of a whole number: 0.29·100 is 28.999…"""
+
+
+def floor_count(fraction: float, rows: int) -> int:
+    """⌊fraction·rows⌋, guarded against rounding.
+
+    >>> floor_count(0.29, 100)
+    29
+    """
+    return math.floor(fraction * rows + ROUNDING)
+
+
+def ceil_count(fraction: float, rows: int) -> int:
+    """⌈fraction·rows⌉, guarded against rounding."""
+    return math.ceil(fraction * rows - ROUNDING)
+
+
+def check_fraction(name: str, fraction: float) -> float:
+    """A fraction in [0, ½), or the reason why it is none."""
+    if not 0 <= fraction < 0.5:
+        raise ValueError(f"{name} must be in [0, 0.5), got {fraction}")
+    return fraction
+
+
+def trim_count(rows: int, trim: float) -> int:
+    """⌊β·rows⌋, and at least one row is left: what a trimmed mean removes at each end."""
+    return min(floor_count(check_fraction("trim", trim), rows), (rows - 1) // 2)
+
+
+def check_rows(updates: Array, fewest: int = 1) -> int:
+    """The number of rows of a (rows, d) table, or the reason why it is none."""
+    if updates.ndim != 2:
+        raise ValueError(f"updates must have two axes (rows, d), got shape {tuple(updates.shape)}")
+    if updates.shape[0] < fewest:
+        raise ValueError("updates must hold at least one row")
+    return int(updates.shape[0])
+
+
+@dataclass(frozen=True)
+class Aggregator(ABC):
+    """A rule from the (rows, d) updates of one cluster to one (d,) update.
+
+    A value: two rules with the same options are equal, and print as they are written. A rule of one's own implements
+    `aggregate`; one that takes weights sets `takes_weights`, and one that uses its past sets `has_memory` and
+    implements `update`.
+
+    >>> from coterie import TrimmedMean
+    >>> TrimmedMean(0.25)(np.array([[1.0], [2.0], [4.0], [99.0]]))
+    array([3.])
+    """
+
+    takes_weights: ClassVar[bool] = False
+    has_memory: ClassVar[bool] = False
+
+    def __call__(self, updates: Array, weights: Floats | None = None) -> Array:
+        """(rows, d) -> (d,), of the same kind, dtype and device.
+
+        Parameters
+        ----------
+        updates : NumPy array or PyTorch tensor, (rows, d).
+        weights : (rows,), positive: how much every row counts. A rule that cannot weigh its rows raises a ValueError.
+        """
+        return self.update(None, updates, weights)[0]
+
+    @abstractmethod
+    def aggregate(self, updates: Array) -> Array:
+        """(rows, d) -> (d,), for at least one row."""
+
+    def update(self, memory: Array | None, updates: Array, weights: Floats | None = None) -> tuple[Array, Array | None]:
+        """The aggregate, and what the rule remembers for the next round: (d,), or None.
+
+        memory: what it remembered in the last round, None in the first.
+        """
+        rows = check_rows(updates)
+        return self._weighed(updates, self._checked(weights, rows)), None
+
+    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
+        """`aggregate` with weights, for a rule that takes them."""
+        return self.aggregate(updates)
+
+    def _checked(self, weights: Floats | None, rows: int) -> Floats | None:
+        if weights is None:
+            return None
+        if not self.takes_weights:
+            raise ValueError(f"weights: {self} cannot weigh its rows; use Mean or SpectralFilter")
+        values = np.asarray(weights, dtype=np.float64)
+        if values.shape != (rows,) or not ((values > 0) & np.isfinite(values)).all():
+            raise ValueError(f"weights must be {rows} positive numbers, one per row")
+        return values
+
+    def ranks(self, rows: int) -> tuple[int, int] | None:
+        """The ranks [low, high) whose mean the rule is in every coordinate; None for a rule of another kind."""
+        return None
+
+    def factor(self, rows: int) -> float:
+        """For a rule of ranks, what their mean is multiplied by."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class FunctionAggregator(Aggregator):
+    """A function (rows, d) -> (d,) as an aggregator."""
+
+    function: Callable[[Array], Array]
+
+    def aggregate(self, updates: Array) -> Array:
+        return self.function(updates)
+
+
+def as_aggregator(rule: Aggregator | Callable[[Array], Array]) -> Aggregator:
+    """The rule itself, or a function as a rule."""
+    return rule if isinstance(rule, Aggregator) else FunctionAggregator(rule)
+
+
+class Aggregates(NamedTuple):
+    """One aggregate for every cluster."""
+
+    updates: Array  # (clusters, d), zeros for an empty cluster
+    counts: Ints  # (clusters,), rows of every cluster
+    memory: Array | None = None  # (clusters, d), what a rule remembers, NaN where that is nothing
+
+
+def per_cluster(
+    rule: Aggregator | Callable[[Array], Array],
+    updates: Array,
+    labels: Ints,
+    clusters: int,
+    weights: Floats | None = None,
+    memory: Array | None = None,
+) -> Aggregates:
+    """One aggregate per cluster: (rows, d) updates with labels (rows,) in [0, clusters).
+
+    Parameters
+    ----------
+    weights : (rows,), how much every row counts, for a rule that takes weights.
+    memory : (clusters, d), what the rule remembered in the last round, for a rule that has a memory.
+
+    >>> from coterie import Mean
+    >>> per_cluster(Mean(), np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3).updates.tolist()
+    [[2.0], [0.0], [5.0]]
+    """
+    rule = as_aggregator(rule)
+    rows, labels = check_rows(updates, fewest=0), np.asarray(labels)
+    whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
+    if not whole or (rows and not 0 <= labels.min() <= labels.max() < clusters):
+        raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
+    labels = labels.astype(np.int64, copy=False)
+    order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
+    if weights is None and is_plain(updates) and rule.ranks(1) is not None:
+        return Aggregates(_by_ranks(rule, updates, order, counts), counts)
+    xp, ends = namespace(updates), np.cumsum(counts)
+    nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
+    found, remembered = [], []
+    for j, (count, end) in enumerate(zip(counts, ends, strict=True)):
+        members = order[end - count : end]
+        known = None if memory is None or bool(xp.any(xp.isnan(memory[j, :]))) else memory[j, :]
+        aggregate, after = nothing, known
+        if count:
+            own = None if weights is None else weights[members]
+            aggregate, after = rule.update(known, updates[members], own)
+        found.append(aggregate)
+        remembered.append(nothing * float("nan") + float("nan") if after is None else after)
+    return Aggregates(xp.stack(found), counts, xp.stack(remembered) if rule.has_memory else None)
+
+
+def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
+    """(clusters, d): all clusters in one call of the kernel."""
+    sizes = counts.tolist()
+    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
+    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
+    factors = np.array([rule.factor(count) for count in sizes])
+    if (factors != 1).any():
+        table *= factors.astype(table.dtype)[:, None]
+    return table
+
+
+def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
+    """(rows,): the fraction of a row's coordinates among the ⌊β·count⌋ smallest or largest of its cluster.
+
+    For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
+    measure of how far out a client stands.
+    """
+    values = as_numpy(updates)
+    shares = np.zeros(len(labels))
+    for cluster in np.unique(labels):
+        members = np.flatnonzero(labels == cluster)
+        count, cut = len(members), trim_count(len(members), trim)
+        if cut == 0:
+            continue
+        rows = values[members]
+        chosen, groups = np.arange(count), [(cut, cut + 1), (count - cut - 1, count - cut)]
+        low, high = (means_between_ranks(rows, chosen, [count], [first], [last])[0] for first, last in groups)
+        shares[members] = ((rows < low) | (rows > high)).mean(axis=1)
+    return shares

@@ -1,0 +1,115 @@
+"""Rules that work on every coordinate by itself: mean, median, trimmed mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie._src.aggregators.base import Aggregator, check_fraction, trim_count
+from coterie._src.arrays import Array, Floats, cast, like, namespace
+from coterie._src.kernels.order_statistics import mean_between_ranks
+
+
+@dataclass(frozen=True)
+class Coordinatewise(Aggregator):
+    """A rule that is, in every coordinate, the mean of the order statistics between two ranks."""
+
+    def aggregate(self, updates: Array) -> Array:
+        rows = int(updates.shape[0])
+        found = mean_between_ranks(updates, *self.ranks(rows))
+        return found if self.factor(rows) == 1 else found * self.factor(rows)
+
+    def ranks(self, rows: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mean(Coordinatewise):
+    """The mean of the rows: IFCA's aggregator, and not robust; one client moves it anywhere.
+
+    Parameters
+    ----------
+    divisor : number of clients to divide the sum by; None: the rows themselves. With all m clients a cluster of c of
+        them takes c/m of its step, as in the paper's published IFCA baseline.
+
+    Examples
+    --------
+    >>> Mean()(np.array([[1.0], [3.0]]))
+    array([2.])
+    >>> Mean()(np.array([[1.0], [3.0]]), weights=[3.0, 1.0])
+    array([1.5])
+    """
+
+    takes_weights: ClassVar[bool] = True
+
+    divisor: int | None = None
+
+    def ranks(self, rows: int) -> tuple[int, int]:
+        return 0, rows
+
+    def factor(self, rows: int) -> float:
+        return 1.0 if self.divisor is None else rows / self.divisor
+
+    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
+        if weights is None:
+            return self.aggregate(updates)
+        if self.divisor is not None:
+            raise ValueError(f"weights: {self} divides by a number of clients; use Mean()")
+        xp = namespace(updates)
+        wide = xp.astype(updates, xp.float64)
+        return cast(xp.sum(wide * like(weights[:, None] / weights.sum(), wide), axis=0), updates)
+
+
+@dataclass(frozen=True)
+class Median(Coordinatewise):
+    """The coordinate-wise median (Definition 1, Option I); an even number of rows averages the middle two.
+
+    It stays within the range of the honest rows in every coordinate while fewer than half of the rows are Byzantine.
+
+    References
+    ----------
+    Yin et al., Byzantine-robust distributed learning, 2018.
+
+    Examples
+    --------
+    >>> Median()(np.array([[1.0], [2.0], [99.0]]))
+    array([2.])
+    """
+
+    def ranks(self, rows: int) -> tuple[int, int]:
+        return (rows - 1) // 2, rows // 2 + 1
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Coordinatewise):
+    """The coordinate-wise β-trimmed mean (Definition 2, Option II).
+
+    Per column the ⌊β·rows⌋ smallest and largest values are left out; the mean is over the rest. It stays within the
+    range of the honest rows in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
+
+    Parameters
+    ----------
+    trim : β in [0, ½), the fraction that is left out at each end.
+
+    References
+    ----------
+    Yin et al., Byzantine-robust distributed learning, 2018.
+
+    Examples
+    --------
+    >>> TrimmedMean(0.25)(np.array([[1.0], [2.0], [4.0], [99.0]]))
+    array([3.])
+    """
+
+    trim: float
+
+    def __post_init__(self) -> None:
+        check_fraction("trim", self.trim)
+
+    def ranks(self, rows: int) -> tuple[int, int]:
+        cut = trim_count(rows, self.trim)
+        return cut, rows - cut
+
+
+mean, median = Mean(), Median()
+"""For what needs a mean or a median of rows and is no aggregation of replies."""

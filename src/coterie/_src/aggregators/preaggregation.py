@@ -1,0 +1,102 @@
+"""Steps before a rule, which bring the honest rows together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import Generator
+
+from coterie._src.aggregators.base import Aggregator, check_fraction, trim_count
+from coterie._src.aggregators.coordinatewise import mean, median
+from coterie._src.aggregators.distance import as_real, squared_distances
+from coterie._src.arrays import Array, like, namespace
+
+MIXED_COLUMNS = 1 << 13
+"""Columns of one matrix product."""
+
+
+@dataclass(frozen=True)
+class NearestNeighbourMixing(Aggregator):
+    """A rule on mixed rows: every row becomes the mean of its rows − f nearest, itself included.
+
+    f = ⌊byzantine_fraction·rows⌋. Mixing brings the honest rows together, so that a rule is deceived by less.
+
+    Parameters
+    ----------
+    rule : what aggregates the mixed rows.
+    byzantine_fraction : in [0, ½), of the rows.
+
+    References
+    ----------
+    Allouah et al., Fixing by mixing, 2023.
+
+    Examples
+    --------
+    >>> NearestNeighbourMixing(median, 0.25)(np.array([[0.0], [1.0], [2.0], [90.0]]))
+    array([1.])
+    """
+
+    rule: Aggregator
+    byzantine_fraction: float
+
+    def __post_init__(self) -> None:
+        check_fraction("byzantine_fraction", self.byzantine_fraction)
+
+    def aggregate(self, updates: Array) -> Array:
+        return self.rule(mixed(updates, self.byzantine_fraction))
+
+
+def mixed(updates: Array, byzantine_fraction: float) -> Array:
+    """(rows, d) -> (rows, d): the rows after nearest-neighbour mixing."""
+    rows, updates = int(updates.shape[0]), as_real(updates)
+    between, xp = squared_distances(updates), namespace(updates)
+    tame = bool(np.isfinite(between).all()) and xp.finfo(updates.dtype).bits >= 32
+    np.fill_diagonal(between, -1.0)
+    neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - trim_count(rows, byzantine_fraction)]
+    shares = np.zeros((rows, rows))
+    np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
+    weights, middle, mixtures = like(shares, updates), median(updates), xp.empty_like(updates)
+    for start in range(0, updates.shape[1], MIXED_COLUMNS):
+        columns = slice(start, start + MIXED_COLUMNS)
+        centre = middle[columns]
+        around = updates[:, columns] - centre  # the median, so that nothing cancels
+        if not tame:  # a value that is not finite counts as the median
+            around = xp.where(xp.isfinite(around), around, 0.0 * centre)
+        mixtures[:, columns] = weights @ around + centre
+    return mixtures
+
+
+@dataclass(frozen=True)
+class Bucketing(Aggregator):
+    """A rule on the means of random buckets of rows: fewer rows, and more alike, of which more are contaminated.
+
+    Parameters
+    ----------
+    rule : what aggregates the means.
+    size : rows of a bucket; the contaminated share of the means is up to `size` times that of the rows.
+    rng : draws the buckets.
+
+    References
+    ----------
+    Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
+
+    Examples
+    --------
+    >>> Bucketing(median, 3, np.random.default_rng(0))(np.array([[1.0], [1.0], [3.0]])).round(6)
+    array([1.666667])
+    """
+
+    rule: Aggregator
+    size: int
+    rng: Generator = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}")
+
+    def aggregate(self, updates: Array) -> Array:
+        rows = int(updates.shape[0])
+        order = self.rng.permutation(rows)
+        buckets = [order[i : i + self.size] for i in range(0, rows, self.size)]
+        return self.rule(namespace(updates).stack([mean(updates[bucket]) for bucket in buckets]))

@@ -1,0 +1,33 @@
+"""What a trial gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie._src.metrics import Metrics
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method gave in one trial."""
+
+    metrics: Metrics
+    rounds: list[Row]
+    audit: list[Row]
+    centres: NDArray[Any]
+    clusters: list[Row] = field(default_factory=list)  # per true cluster, where there are samples to test on
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (m,), of every client
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What all methods gave in one trial."""
+
+    trial: int
+    methods: dict[str, MethodResult]

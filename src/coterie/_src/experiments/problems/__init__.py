@@ -1,0 +1,50 @@
+"""The problems: tables of the configuration that draw their own federation and build their own task."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from coterie._src.experiments.problems.base import Problem, Setup
+from coterie._src.experiments.problems.folder import Folder
+from coterie._src.experiments.problems.images import Images
+from coterie._src.experiments.problems.synthetic import GaussianMeans, MixedRegression, PoissonMeans, Synthetic
+from coterie._src.registry import Registry
+
+__all__ = [
+    "PROBLEMS",
+    "AnyProblem",
+    "Folder",
+    "GaussianMeans",
+    "Images",
+    "MixedRegression",
+    "PoissonMeans",
+    "Problem",
+    "ProblemRecord",
+    "Setup",
+    "Synthetic",
+]
+
+
+@dataclass(frozen=True)
+class ProblemRecord:
+    """A name of `problem.kind`, and the table behind it."""
+
+    name: str
+    summary: str
+    section: type[Problem]
+
+
+PROBLEMS: Registry[ProblemRecord] = Registry(
+    "problem",
+    [
+        ProblemRecord("mixed-regression", "the paper's mixture of linear regressions", MixedRegression),
+        ProblemRecord("gaussian-means", "means of Gaussian samples (Section 3)", GaussianMeans),
+        ProblemRecord("poisson-means", "means of counts (Section 5.3)", PoissonMeans),
+        ProblemRecord("rotated-digits", "images that every cluster sees turned by another angle", Images),
+        ProblemRecord("permuted-digits", "images whose classes have other names in every cluster", Images),
+        ProblemRecord("folder", "your own data, one file per client", Folder),
+    ],
+)
+
+AnyProblem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Images | Folder, Field(discriminator="kind")]

@@ -1,0 +1,80 @@
+"""The user's own clients: a folder with one file for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from numpy.random import Generator
+from pydantic import AfterValidator, Field
+
+from coterie._src.data import Clients, Federation, feature_names, read_folder
+from coterie._src.experiments.problems.base import KIND, Problem
+from coterie._src.tasks import TASKS, Task
+
+TaskName = Annotated[str, AfterValidator(TASKS.resolve)]
+
+
+class Folder(Problem):
+    """A folder with one .csv, .parquet or .npz file per client."""
+
+    has_truth: ClassVar[bool] = False
+
+    kind: Literal["folder"] = Field("folder", description=KIND)
+    path: str = Field("clients", min_length=1, description="folder with one .csv, .parquet or .npz file per client")
+    task: TaskName = Field(
+        "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
+    )
+    target: str = Field("y", description="name of the target column (not used by the mean task)")
+    columns: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="the feature columns, in this order; empty: all beside the target, as the first file has them"
+    )
+    offset: list[float] = Field([], description="subtracted from the features, a number for each; empty: nothing")
+    scale: list[Annotated[float, Field(gt=0)]] = Field(
+        [], description="what they are then divided by, so that all lie about 0 with a deviation of about 1"
+    )
+    classes: int = Field(2, ge=2, description="number of classes of the softmax task")
+    intercept: bool = Field(False, description="add a feature that is always 1")
+
+    def draw(self, rng: Generator) -> Federation:
+        return Federation(self.own_clients(self.path))
+
+    def own_clients(self, place: str) -> Clients:
+        """The clients of a folder, or the one of a file."""
+        return read_folder(
+            place,
+            self.target_column,
+            columns=self.columns,
+            offset=self.offset,
+            scale=self.scale,
+            intercept=self.intercept,
+            dtype=self.dtype,
+        )
+
+    @property
+    def target_column(self) -> str | None:
+        return self.target if TASKS[self.task].needs_targets else None
+
+    def weight_names(self) -> list[str]:
+        """What a centre's coordinates are the weights of."""
+        names = feature_names(self.path, self.target_column, self.columns)
+        return [*names, *(["intercept"] if self.intercept else [])]
+
+    def build_task(self, clients: Clients) -> Task:
+        return TASKS[self.task].build(clients, self.classes)
+
+    def loss_of(self) -> str | None:
+        return self.task if TASKS[self.task].needs_targets else None
+
+    def files(self) -> tuple[str, ...]:
+        return (self.path,)
+
+    def anchored(self) -> Self:
+        return self.model_copy(update={"path": str(Path(self.path).resolve())})
+
+    def check(self, clients: Clients, device: str) -> None:
+        if TASKS[self.task].classifies:
+            self.build_task(clients)  # are the targets classes?
+
+    def title(self) -> str:
+        return f"{self.path}: k={self.clusters}, {self.task}"

@@ -1,0 +1,163 @@
+"""What is kept of one method in one trial: a row per round, an audit per client, and the final metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie._src.arrays import Bools, Floats, as_numpy
+from coterie._src.data import Truth
+from coterie._src.experiments.outcome import MethodResult, Row
+from coterie._src.intake import Verdict
+from coterie._src.metrics import NOT_APPLICABLE, Metrics, cluster_accuracies, contamination, evaluate
+from coterie._src.simulation import Round, choices
+from coterie._src.tasks import Task
+
+
+@dataclass
+class Recorder:
+    """Collects per-round rows and the audit of one method."""
+
+    task: Task
+    truth: Truth | None
+    is_byzantine: Bools
+    record: bool = True
+    local: bool = False  # one model per client
+    rows: list[Row] = field(default_factory=list)
+    last: Round | None = None
+
+    def __post_init__(self) -> None:
+        m = self.task.clients.count
+        self.refused = np.zeros(m, dtype=np.int64)
+        self.silent = np.zeros(m, dtype=np.int64)
+        self.changed = np.zeros(m, dtype=np.int64)
+        self.trimmed = np.zeros(m)
+        self.counted = np.zeros(m, dtype=np.int64)
+        self.labels = np.full(m, -1)
+        test = None if self.truth is None else self.truth.test
+        self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
+        self.faults = np.zeros(m, dtype=np.int64)  # a bit for each verdict
+
+    def add(self, played: Round) -> None:
+        """Take in one round."""
+        self.last = played
+        state, info = played
+        if info is None or not self.record:
+            return
+        row: Row = {"round": state.round}
+        if self.truth is not None:
+            row |= evaluate(state.centres, info.labels, self.truth)
+            share = contamination(info.labels, self.is_byzantine, state.centres.shape[0])
+            row["contamination"] = " ".join(f"{part:.4f}" for part in share)
+            if self.tests:
+                each = self._accuracies(info.labels)
+                row["accuracy"] = self._accuracy(each)
+                row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
+        row["movement"] = info.movement
+        row["strangers"] = info.unknown_senders
+        row["refused"] = int(_refused(info.verdicts).sum())
+        row["silent"] = int((info.verdicts == Verdict.SILENT).sum())
+        row["empty"] = int((info.sizes == 0).sum())
+        row["stuck"] = info.rejected
+        row["sizes"] = " ".join(str(size) for size in info.sizes)
+        self.rows.append(row)
+        self._audit(info.labels, info.verdicts, info.trimmed)
+
+    def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None) -> None:
+        refused = _refused(verdicts)
+        self.refused += refused
+        self.faults |= np.where(refused, 1 << verdicts, 0)
+        self.silent += verdicts == Verdict.SILENT
+        self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
+        self.labels = np.where(labels >= 0, labels, self.labels)
+        self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
+        self.counted += labels >= 0
+
+    def finish(self, seconds: float) -> MethodResult:
+        """The final metrics, on the labels that the clients would choose now."""
+        assert self.last is not None
+        state = self.last.state
+        labels = choices(self.task, state)
+        metrics: Metrics = dict.fromkeys(
+            (
+                *("dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters"),
+                *("accuracy", "worst_accuracy"),
+            ),
+            NOT_APPLICABLE,
+        )
+        if self.truth is not None:
+            metrics |= evaluate(state.centres, labels, self.truth, self.local)
+        elif not self.local:
+            metrics["clusters"] = float(state.centres.shape[0])
+        metrics["loss"] = self._loss(labels)
+        metrics["rounds"] = float(state.round)
+        metrics["seconds"] = seconds
+        audit = self._audit_rows(labels) if self.record else []
+        clusters: list[Row] = []
+        if self.tests and self.truth is not None:
+            each = self._accuracies(labels)
+            metrics |= {"accuracy": self._accuracy(each), "worst_accuracy": float(each.min())}
+            sizes = np.bincount(self.truth.labels[~self.is_byzantine], minlength=len(each))
+            clusters = [{"cluster": j, "clients": int(sizes[j]), "accuracy": float(each[j])} for j in range(len(each))]
+        return MethodResult(metrics, self.rows, audit, as_numpy(state.centres), clusters, labels)
+
+    def _accuracies(self, labels: NDArray[Any]) -> Floats:
+        """(k,): per true cluster, see `cluster_accuracies`."""
+        assert self.last is not None
+        assert self.truth is not None
+        centres = self.last.state.centres
+        right = np.full((len(self.tests), len(centres)), np.nan)
+        for j, test in enumerate(self.tests):
+            used = np.unique(labels[(self.truth.labels == j) & (labels >= 0)])
+            network: Any = test
+            right[j, used] = network.accuracies(centres[used])[0]
+        return cluster_accuracies(right, labels, self.truth)
+
+    def _accuracy(self, each: Floats) -> float:
+        """Over the honest clients."""
+        assert self.truth is not None
+        return float(each[self.truth.labels[~self.is_byzantine]].mean())
+
+    def _loss(self, labels: NDArray[Any]) -> float:
+        """The mean local loss of the honest clients at the centre of their cluster."""
+        assert self.last is not None
+        centres = self.last.state.centres
+        if self.local:
+            return NOT_APPLICABLE  # a model fitted to the client's own samples says nothing
+        judged = ~self.is_byzantine & (labels >= 0)
+        losses = as_numpy(self.task.losses(centres))
+        return float(losses[judged, labels[judged]].mean()) if judged.any() else NOT_APPLICABLE
+
+    def _audit_rows(self, labels: NDArray[Any]) -> list[Row]:
+        rounds = max(1, len(self.rows))
+        rows = []
+        for client, name in enumerate(self.task.clients.names):
+            truth: Row = {}
+            if self.truth is not None:
+                truth = {"byzantine": int(self.is_byzantine[client]), "true_cluster": int(self.truth.labels[client])}
+            rows.append(
+                {
+                    "client": name,
+                    **truth,
+                    "cluster": int(labels[client]),
+                    "trimmed": round(float(self.trimmed[client] / max(1, self.counted[client])), 6),
+                    "refused": round(float(self.refused[client] / rounds), 6),
+                    "silent": round(float(self.silent[client] / rounds), 6),
+                    "reasons": _reasons(int(self.faults[client])),
+                    "changed": int(self.changed[client]),
+                }
+            )
+        return rows
+
+
+def _reasons(faults: int) -> str:
+    return " ".join(verdict.name.lower().replace("_", "-") for verdict in Verdict if faults >> verdict & 1)
+
+
+def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whose answer was turned down; who gave none, or was not asked, is silent."""
+    refused: NDArray[np.bool_] = (verdicts != Verdict.ACCEPTED) & (verdicts != Verdict.SILENT)
+    return refused

@@ -1,0 +1,142 @@
+"""k-means that leaves points out: seeds, exchanges, Lloyd's iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from scipy.spatial.distance import cdist
+
+from coterie._src.arrays import Bools, Floats, Ints
+
+Centre = Callable[[Floats], Floats]
+"""From the (c, d) points of one cluster to its (d,) centre."""
+
+
+class Clusters(NamedTuple):
+    """What a trimmed clustering found."""
+
+    centres: Floats  # (k, d)
+    labels: Ints  # (m,), of all points
+    kept: Bools  # (m,), False for the points that lie farthest from all centres
+
+
+def mean_point(points: Floats) -> Floats:
+    """(c, d) -> (d,)."""
+    found: Floats = points.mean(axis=0)
+    return found
+
+
+def trimmed_kmeans(
+    points: Floats,
+    clusters: int,
+    kept: int,
+    rng: Generator,
+    *,
+    starts: int,
+    iterations: int,
+    exchanges: int = 0,
+    centre: Centre = mean_point,
+    centres_of_all: bool = False,
+    fewest: int | None = None,
+    labels: Ints | None = None,
+) -> Clusters:
+    """k-means over (m, d) points, judged by the `kept` points that lie nearest to a centre.
+
+    Of several k-means++ starts the one with the lowest cost wins: the sum of the squared distances to the nearest centre
+    over the points that are kept, and first of all, if `fewest` is given, the one with the fewest clusters of at most so
+    many points.
+
+    Parameters
+    ----------
+    exchanges : tries per centre to move it elsewhere when that pays (Lattanzi and Sohler, A better k-means++ algorithm
+        via local search, 2019).
+    centre : the centre of the points of one cluster.
+    centres_of_all : centres are those of all points of a cluster, not only of the ones that are kept.
+    labels : (m,), the labels to begin with in the place of k-means++; -1: none. Then there is one start.
+    """
+    if not 1 <= clusters <= len(points):
+        raise ValueError(f"clusters must be from 1 to the number of points ({len(points)}), got {clusters}")
+    best: tuple[tuple[int, float], Clusters] | None = None
+    for _ in range(starts if labels is None else 1):
+        centres = points[plus_plus(points, clusters, kept, rng)]
+        if exchanges:
+            centres = _exchanged(points, centres, kept, exchanges, rng)
+        found = lloyd(points, centres, kept, iterations, centre, centres_of_all, labels)
+        sizes = np.bincount(found.labels, minlength=clusters)
+        small = 0 if fewest is None else int((sizes <= fewest).sum())
+        nearest = cdist(points, found.centres, "sqeuclidean").min(axis=1)
+        judged = small, float(np.sort(nearest)[:kept].sum())
+        if best is None or judged < best[0]:
+            best = judged, found
+    assert best is not None
+    return best[1]
+
+
+def lloyd(
+    points: Floats,
+    centres: Floats,
+    kept: int,
+    iterations: int,
+    centre: Centre = mean_point,
+    centres_of_all: bool = False,
+    labels: Ints | None = None,
+) -> Clusters:
+    """Centres and labels in turn until the labels stay; a centre that loses all its points stays where it is."""
+    found = _nearest(points, centres, kept)
+    if labels is not None:
+        found = found._replace(labels=labels)
+    for _ in range(iterations):
+        used = np.ones_like(found.kept) if centres_of_all else found.kept
+        members = [used & (found.labels == j) for j in range(len(centres))]
+        centres = np.stack([centre(points[own]) if own.any() else centres[j] for j, own in enumerate(members)])
+        before, found = found.labels, _nearest(points, centres, kept)
+        if np.array_equal(found.labels, before):
+            break
+    return found
+
+
+def _nearest(points: Floats, centres: Floats, kept: int) -> Clusters:
+    between = cdist(points, centres, "sqeuclidean")
+    nearest = between.min(axis=1)
+    return Clusters(centres, between.argmin(axis=1), nearest <= np.partition(nearest, kept - 1)[kept - 1])
+
+
+def plus_plus(points: Floats, clusters: int, kept: int, rng: Generator) -> list[int]:
+    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
+
+    Of the points only the `kept` nearest ones are drawn: the others are where outliers would be.
+    """
+    chosen = [int(rng.integers(len(points)))]
+    nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
+    while len(chosen) < clusters:
+        chosen.append(_drawn(nearest, kept, rng))
+        nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
+    return chosen
+
+
+def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
+    """A point with probability ∝ its squared distance to the centres, none of those that are left out."""
+    weights = np.where(nearest <= np.partition(nearest, kept - 1)[kept - 1], nearest, 0.0)
+    total = weights.sum()
+    return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
+
+
+def _exchanged(points: Floats, centres: Floats, kept: int, exchanges: int, rng: Generator) -> Floats:
+    """Try a drawn point in the place of every centre, and take the exchange that lowers the cost most, if any does."""
+    centres = centres.copy()
+    between = cdist(points, centres, "sqeuclidean")
+    each = np.arange(len(centres))[:, None]
+    cost = np.sort(between.min(axis=1))[:kept].sum()
+    for _ in range(exchanges * len(centres) if len(centres) > 1 else 0):
+        nearest, second = np.partition(between, 1, axis=1)[:, :2].T
+        drawn = points[_drawn(nearest, kept, rng)]
+        to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
+        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
+        costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)
+        worst = int(costs.argmin())
+        if costs[worst] < cost:
+            centres[worst], between[:, worst], cost = drawn, to_drawn, costs[worst]
+    return centres

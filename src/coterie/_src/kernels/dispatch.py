@@ -1,0 +1,53 @@
+"""Which form of a kernel runs: the plain NumPy reference, or the compiled one.
+
+`COTERIE_KERNELS` chooses for the whole process: `auto` (the default) takes the compiled form where it is worth
+compiling, `compiled` takes it always, `reference` never.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+CHOICES = ("auto", "compiled", "reference")
+
+
+def choice() -> str:
+    """The value of `COTERIE_KERNELS`."""
+    chosen = os.environ.get("COTERIE_KERNELS", "auto")
+    if chosen not in CHOICES:
+        raise ValueError(f'COTERIE_KERNELS must be {", ".join(CHOICES)}, got "{chosen}"')
+    return chosen
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One computation in two forms with the same signature.
+
+    Parameters
+    ----------
+    reference : the plain NumPy form.
+    compiled : "module:function" of this package; the module is imported, and so compiled, at the first use.
+    worth : from the arguments to whether compiled code repays its compiling; None: always.
+    """
+
+    reference: Callable[..., Any]
+    compiled: str
+    worth: Callable[..., bool] | None = None
+    _loaded: list[Callable[..., Any]] = field(default_factory=list, repr=False, compare=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        chosen = choice()
+        if chosen == "reference" or (chosen == "auto" and self.worth is not None and not self.worth(*arguments)):
+            return self.reference(*arguments)
+        return self.load()(*arguments)
+
+    def load(self) -> Callable[..., Any]:
+        """The compiled form."""
+        if not self._loaded:
+            module, _, function = self.compiled.partition(":")
+            self._loaded.append(getattr(importlib.import_module(f"coterie._src.kernels.{module}"), function))
+        return self._loaded[0]

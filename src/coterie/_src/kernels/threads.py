@@ -1,0 +1,14 @@
+"""The threads that kernels share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from coterie._src.arrays import available_cores
+
+
+@cache
+def threads() -> ThreadPoolExecutor:
+    """One thread for each core that this process may use."""
+    return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")
