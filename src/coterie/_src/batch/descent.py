@@ -89,50 +89,6 @@ def automatic_steps(curvatures: Tensor, labels: Tensor, clusters: int) -> Tensor
     return 1.0 / (STEEPER * root**2)
 
 
-class Descent:
-    """The state of a batch between rounds; a round changes it in place, so that a CUDA graph can replay it."""
-
-    def __init__(
-        self,
-        batch: Batch,
-        start: Tensor,
-        methods: Sequence[BatchedMethod],
-        step: float | Tensor,
-        substitutes: Tensor | None = None,
-    ) -> None:
-        self.batch, self.methods, self.step, self.substitutes = batch, methods, step, substitutes
-        self.centres = start.clone(memory_format=torch.contiguous_format)
-        self.round = torch.zeros((), dtype=torch.int64, device=start.device)
-        served = response.serves(batch.features, self.centres)
-        self.cache = response.empty_cache(batch.features, self.centres) if served else None
-        self.path_lengths = start.new_zeros(start.shape[:3], dtype=torch.float64)  # sums of thousands of moves
-
-    def advance(self) -> None:
-        """One round: respond, aggregate, step, project."""
-        reply = respond(self.batch, self.centres, self.methods, self.cache)
-        aggregators = [method.aggregator for method in self.methods]
-        updates, sizes = aggregate(reply.gradients, reply.labels, self.centres.shape[2], aggregators)
-        if self.substitutes is not None:
-            clients = self.substitutes.index_select(0, self.round[None])[0]  # (T, L, k)
-            aggregation.fill_empty_clusters(*self.batch, self.centres, sizes, clients, updates)
-        moved = self.centres - self._step_sizes(reply.labels) * updates
-        finite = moved.isfinite().all(dim=3, keepdim=True)
-        for index, method in enumerate(self.methods):
-            if method.project is not unconstrained:
-                moved[:, index] = method.project(moved[:, index])
-        moved = torch.where(finite, moved, self.centres)
-        if self.cache is not None:
-            self.path_lengths += torch.linalg.vector_norm(moved - self.centres, dim=3)
-            self.cache.path_lengths.copy_(self.path_lengths)
-        self.centres.copy_(moved)
-        self.round += 1
-
-    def _step_sizes(self, labels: Tensor) -> float | Tensor:
-        if not isinstance(self.step, Tensor):
-            return self.step
-        return automatic_steps(self.step, labels, self.centres.shape[2])[..., None]
-
-
 def descend(
     batch: Batch,
     start: Tensor,
@@ -149,7 +105,34 @@ def descend(
     k), the client whose gradient is taken for a cluster that no client has chosen; None: such a cluster keeps its
     centre. on_round is called after every round; on a CUDA device the round may then still be under way.
     """
-    state = Descent(batch, start, methods, step, substitutes)
-    for _ in repeated(state.advance, rounds, start.is_cuda):
+    clusters, aggregators = start.shape[2], [method.aggregator for method in methods]
+    centres = start.clone(memory_format=torch.contiguous_format)
+    round = torch.zeros((1,), dtype=torch.int64, device=start.device)
+    cache = response.empty_cache(batch.features, centres) if response.serves(batch.features, centres) else None
+    path_lengths = start.new_zeros(start.shape[:3], dtype=torch.float64)  # sums of thousands of moves
+
+    def advance() -> None:
+        """One round: respond, aggregate, step, project. It changes tensors in place: a CUDA graph can replay it."""
+        reply = respond(batch, centres, methods, cache)
+        updates, sizes = aggregate(reply.gradients, reply.labels, clusters, aggregators)
+        if substitutes is not None:
+            clients = substitutes.index_select(0, round)[0]  # (T, L, k)
+            aggregation.fill_empty_clusters(*batch, centres, sizes, clients, updates)
+        step_sizes = step
+        if isinstance(step, Tensor):
+            step_sizes = automatic_steps(step, reply.labels, clusters)[..., None]
+        moved = centres - step_sizes * updates
+        finite = moved.isfinite().all(dim=3, keepdim=True)
+        for index, method in enumerate(methods):
+            if method.project is not unconstrained:
+                moved[:, index] = method.project(moved[:, index])
+        moved = torch.where(finite, moved, centres)
+        if cache is not None:
+            path_lengths.add_(torch.linalg.vector_norm(moved - centres, dim=3))
+            cache.path_lengths.copy_(path_lengths)
+        centres.copy_(moved)
+        round.add_(1)
+
+    for _ in repeated(advance, rounds, start.is_cuda):
         on_round()
-    return state.centres
+    return centres

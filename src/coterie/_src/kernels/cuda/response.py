@@ -109,14 +109,14 @@ def _kernel(shape: Shape) -> Any:
 
 
 def _shape(features: Tensor, centres: Tensor) -> Shape | None:
+    if not (features.is_cuda and features.dtype == torch.float32 and available()):
+        return None
     _, methods, clusters, d = centres.shape
     return shape_of(features.shape[2], d, methods, clusters, most_shared(features.device))
 
 
 def serves(features: Tensor, centres: Tensor) -> bool:
     """Whether the kernel can take these samples and centres."""
-    if not (features.is_cuda and features.dtype == torch.float32 and available()):
-        return False
     return _shape(features, centres) is not None
 
 
@@ -129,7 +129,8 @@ def respond(
     cache: AssignmentCache | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The labels, losses and gradients of all clients; see `reference.respond`. The kernel updates the cache."""
-    if not serves(features, centres):
+    shape = _shape(features, centres)
+    if shape is None:
         return reference.respond(features, targets, scales, centres, fixed)
     trials, m, n, d = features.shape
     methods, clusters = centres.shape[1:3]
@@ -137,8 +138,6 @@ def respond(
     labels = torch.empty((trials, methods, m), dtype=torch.int32, device=features.device)
     losses = torch.empty((trials, methods, m), dtype=features.dtype, device=features.device)
     gradients = torch.empty((trials, methods, m, d), dtype=features.dtype, device=features.device)
-    shape = _shape(features, centres)
-    assert shape is not None
     launch(
         _kernel(shape),
         (trials * m,),

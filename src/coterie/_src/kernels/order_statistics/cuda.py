@@ -124,10 +124,10 @@ def runs_of(rows: int, bytes_each: int, most: int, wide: bool = False) -> Runs |
 
 def serves(rows: Array) -> bool:
     """Whether a kernel can take these rows."""
-    return rows.is_cuda and str(rows.dtype) in TYPES and available() and _runs(rows) is not None
+    return rows.is_cuda and str(rows.dtype) in TYPES and available() and _division(rows) is not None
 
 
-def _runs(rows: Array, wide: bool = False) -> Runs | None:
+def _division(rows: Array, wide: bool = False) -> Runs | None:
     return runs_of(rows.shape[0], rows.element_size(), most_shared(rows.device, 1024), wide)
 
 
@@ -145,7 +145,7 @@ def mean_between_ranks(rows: Array, low: int, high: int) -> Array:
     if count <= REGISTER_ROWS and (count <= QUICK_ROWS or count * columns >= MANY):
         launch(_network_kernel(count, low, high, dtype), (-(-columns // THREADS),), THREADS, *arguments, out)
         return out
-    shape = _runs(rows, high - low > 2)
+    shape = _division(rows, high - low > 2)
     assert shape is not None
     launch(
         _runs_kernel(*shape, dtype),
