@@ -1,4 +1,4 @@
-"""Order statistics on a GPU: the share of the read bandwidth that is reached, and the ratio to torch."""
+"""Order statistics on a GPU: the fraction of the read bandwidth that they reach, and the ratio to torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS = 5
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """One of CALLS in a row, on the device's own clock: the first call's way through Python is hidden by the rest."""
+    """The time of one call on the device's own clock: CALLS run in a row, which hides the time that Python takes."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(CALLS):
@@ -39,7 +39,7 @@ def run() -> tuple[str, list[dict[str, Any]]]:
             "torch.median": partial(torch.median, x, 0),
         }
         for work in sides.values():
-            work()  # compiled
+            work()  # compiles the kernels
         times: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(REPEATS):
             for name, work in sides.items():

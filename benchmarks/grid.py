@@ -12,7 +12,7 @@ from coterie._src.experiments.engines import Job
 from coterie._src.studies.figure1 import figure1
 
 TRIALS = 50
-THREE = ("brifca-median", "brifca-trimmed", "ifca")
+DESCENT_METHODS = ("brifca-median", "brifca-trimmed", "ifca")
 
 
 def run() -> tuple[str, list[dict[str, Any]]]:
@@ -29,7 +29,7 @@ def run() -> tuple[str, list[dict[str, Any]]]:
         assert len(done) == TRIALS
         return time.perf_counter() - began
 
-    for config in grid.configs[:5]:  # every dimension once, so that all is compiled before the clock starts
+    for config in grid.configs[:5]:  # every dimension once: all kernels are compiled before the measurement
         seconds(config, tuple(config.methods))
     rows = []
     for config in grid.configs:
@@ -40,7 +40,7 @@ def run() -> tuple[str, list[dict[str, Any]]]:
                 "m": problem.clients,
                 "d": problem.dim,
                 "all methods, s": seconds(config, tuple(config.methods)),
-                "median, trimmed mean, mean, s": seconds(config, THREE),
+                "median, trimmed mean, mean, s": seconds(config, DESCENT_METHODS),
             }
         )
     names = list(rows[0])

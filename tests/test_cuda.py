@@ -1,4 +1,4 @@
-"""The GPU kernel against the float64 oracle; skipped where there is no CUDA device."""
+"""Order statistics and the rules above them on a GPU against float64; the generated programs are read without one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie._src.aggregators import cuda, filtered_mean, mean, median, order_statistics, per_cluster, trimmed_mean
+from coterie._src.aggregators import filtered_mean, mean, median, per_cluster, trimmed_mean
 from coterie._src.aggregators.distance import squared_distances
-from coterie._src.kernels.order_statistics import mean_between_ranks, network
+from coterie._src.kernels.order_statistics import NETWORK_ROWS, cuda, mean_between_ranks, network
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -27,7 +27,7 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
     rng = np.random.default_rng(0)
     for rows, low, high in [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (33, 3, 30)]:
         pairs = [(int(a), int(b)) for a, b in network(rows, low, high)]
-        text = cuda.source(rows, low, high, pairs, "torch.float32")
+        text = cuda.network_source(rows, low, high, pairs, "torch.float32")
         values = list(rng.standard_normal(rows))
         for a, b in re.findall(r"least\(r(\d+), r(\d+)\)", text):
             i, j = int(a), int(b)
@@ -69,7 +69,7 @@ def test_the_generated_runs_are_sorted_and_whole(dtype: str) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_nan_in_any_row_is_told(dtype: torch.dtype) -> None:
+def test_a_nan_in_any_row_is_in_the_result(dtype: torch.dtype) -> None:
     for rows in (1, 2, 3, 20, 41, 100, 400, 700):
         table = torch.randn((rows, rows + 1), device="cuda", dtype=dtype)
         table.fill_diagonal_(float("nan"))
@@ -119,7 +119,7 @@ def test_ties_zeros_denormals_extremes_and_nan() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [225, 400, 1000])
 def test_orders_and_outliers_that_mislead_the_runs(rows: int, dtype: torch.dtype) -> None:
-    """In order, in reverse, runs that have nothing in common, heaps, spreads over all exponents, infinite liars."""
+    """In order, in reverse, runs that have nothing in common, heaps, spreads over all exponents, infinite values."""
     rng = np.random.default_rng(rows)
     rising, noise = np.arange(rows) - rows / 3, rng.standard_normal(rows)
     columns = [
@@ -174,7 +174,7 @@ def test_the_kernel_is_used_where_it_can_be() -> None:
     assert cuda.serves(torch.zeros((1000, 10), device="cuda"))
     assert cuda.serves(torch.zeros((2560, 10), device="cuda"))
     assert not cuda.serves(torch.zeros((2561, 10), device="cuda"))
-    assert order_statistics.NETWORK_ROWS >= cuda.REGISTER_ROWS
+    assert NETWORK_ROWS >= cuda.REGISTER_ROWS
 
 
 @needs_gpu

@@ -8,9 +8,10 @@ import torch
 
 from coterie._src.algorithms.three_stage import trimmed_kmeans
 from coterie._src.batch import Batch
-from coterie._src.batch.engine import check_device, device_engine, draw, oracle, run_batch
-from coterie._src.batch.three_stage import minimisers
+from coterie._src.batch.engine import check_device, device_engine
+from coterie._src.batch.least_squares import minimisers, oracle
 from coterie._src.batch.three_stage import trimmed_kmeans as batched_kmeans
+from coterie._src.batch.trials import draw, run_batch
 from coterie._src.data import Clients
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.engines import Job
@@ -80,7 +81,7 @@ def test_truth_and_start_are_those_of_the_cpu() -> None:
     noise = drawn.batch.targets[0] - (drawn.batch.features[0] @ torch.from_numpy(single.truth.centres).T).select(2, 0)
     own = noise[single.truth.labels == 0]
     assert float(own.var()) == pytest.approx(0.2, abs=6 * 0.2 * np.sqrt(2 / own.numel()))
-    assert drawn.batch.scales[0].tolist() == [3.0 if lying else 1.0 for lying in single.truth.byzantine]
+    assert drawn.batch.scales[0].tolist() == [3.0 if is_byzantine else 1.0 for is_byzantine in single.truth.byzantine]
 
 
 def test_minimisers_and_the_oracle_are_least_squares() -> None:

@@ -138,9 +138,19 @@ def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
     steepest, excess = (
         np.where(np.isnan(found), np.median(roots[:, column]), found) for column, found in enumerate(medians)
     )
-    pooled = np.maximum(1.0, 2 * np.bincount(labels, minlength=clusters) / np.pi)
-    root = steepest - excess * (1 - 1 / np.sqrt(pooled))
-    return np.array([1.0 / (STEEPER * max(own, 1e-3 * most) ** 2) for own, most in zip(root, steepest, strict=True)])
+    roots = curvature_roots(steepest, excess, np.bincount(labels, minlength=clusters))
+    return np.array([1.0 / (STEEPER * root**2) for root in roots])
+
+
+def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:
+    """√L(c) of clusters of c clients, by the Marchenko–Pastur edge (see `automatic_steps`), and at least 0.001·√λ_max.
+
+    steepest, excess: √λ_max and √(trace/n) of a typical client. counts: c. All of one shape.
+    """
+    xp = namespace(steepest)
+    pooled = 2 * counts / np.pi
+    root = steepest - excess * (1 - 1 / xp.sqrt(xp.maximum(pooled, xp.ones_like(pooled))))
+    return xp.maximum(root, 1e-3 * steepest)
 
 
 def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:

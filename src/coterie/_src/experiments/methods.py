@@ -42,37 +42,44 @@ PRECISION = 0.01
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a method is built from.
+class RuleSetting:
+    """What a rule is built from.
 
-    Parameters
-    ----------
-    options, three_stage : the tables of the configuration.
-    task : what the clients compute.
-    clients : m; a real federation has more of them than the task.
-    clusters : k.
-    truth : of the clients, if it is known.
-    rng : for the buckets of `algorithm.before`.
-    audit : whether the server records which replies were extreme.
-    origin : (1, d), where a robust start asks for gradients; None for 0.
-    shared : leading coordinates that all clusters have in common.
+    options: the table `algorithm` of the configuration. clients: m. rng: for the buckets of `algorithm.before`.
     """
 
     options: AlgorithmSection
-    three_stage: ThreeStageSection
-    task: Task
     clients: int
-    clusters: int
-    truth: Truth | None
     rng: Generator
-    audit: bool = True
-    origin: Array | None = None
-    shared: int = 0
 
     @property
     def max_byzantine(self) -> int:
         """The Byzantine clients to expect at most: a share of the clients, rounded up, and never half of them."""
         return max_byzantine_count(self.options.max_byzantine, self.clients)
+
+
+@dataclass(frozen=True)
+class Setting(RuleSetting):
+    """What a method is built from.
+
+    Parameters
+    ----------
+    three_stage : the table of the configuration.
+    task : what the clients compute; in a real federation `clients` counts more of them.
+    clusters : k.
+    truth : of the clients, if it is known.
+    audit : whether the server records which replies were extreme.
+    origin : (1, d), where a robust start asks for gradients; None for 0.
+    shared : leading coordinates that all clusters have in common.
+    """
+
+    three_stage: ThreeStageSection
+    task: Task
+    clusters: int
+    truth: Truth | None
+    audit: bool = True
+    origin: Array | None = None
+    shared: int = 0
 
     def server(self, rule: Aggregator, project: Projection | None = None) -> Server:
         """A server with the options of the configuration."""
@@ -139,26 +146,26 @@ def optimiser(options: AlgorithmSection) -> Optimiser:
     return by_name[options.optimiser]
 
 
-Rule = Callable[[Setting], Aggregator]
+Rule = Callable[[RuleSetting], Aggregator]
 
 
-def _median(setting: Setting) -> Aggregator:
+def _median(setting: RuleSetting) -> Aggregator:
     return Median()
 
 
-def _trimmed(setting: Setting) -> Aggregator:
+def _trimmed(setting: RuleSetting) -> Aggregator:
     return TrimmedMean(setting.options.trim)
 
 
-def _filter(setting: Setting) -> Aggregator:
+def _filter(setting: RuleSetting) -> Aggregator:
     return SpectralFilter(setting.max_byzantine)
 
 
-def _mean(setting: Setting) -> Aggregator:
+def _mean(setting: RuleSetting) -> Aggregator:
     return Mean(None if setting.options.ifca_divisor == "cluster" else setting.clients)
 
 
-def before_rule(setting: Setting, rule: Aggregator) -> Aggregator:
+def before_rule(setting: RuleSetting, rule: Aggregator) -> Aggregator:
     """The rule behind the step that `algorithm.before` names."""
     if setting.options.before == "mixing":
         return NearestNeighbourMixing(rule, setting.options.trim)
@@ -210,7 +217,7 @@ class Method:
     clusters_clients: bool = True
     aliases: tuple[str, ...] = ()
 
-    def aggregator(self, setting: Setting) -> Aggregator:
+    def aggregator(self, setting: RuleSetting) -> Aggregator:
         """The rule, behind the step before it."""
         rule = self.rule(setting)
         return before_rule(setting, rule) if self.takes_step_before else rule

@@ -87,16 +87,16 @@ def setting_of(
 ) -> Setting:
     """The setting of a method under a configuration; clients: how many there are, if not those of the task."""
     return Setting(
-        config.algorithm,
-        config.three_stage,
-        task,
-        clients or task.clients.count,
-        config.problem.clusters,
-        truth,
-        rng,
-        audit,
-        origin,
-        shared,
+        options=config.algorithm,
+        clients=clients or task.clients.count,
+        rng=rng,
+        three_stage=config.three_stage,
+        task=task,
+        clusters=config.problem.clusters,
+        truth=truth,
+        audit=audit,
+        origin=origin,
+        shared=shared,
     )
 
 
