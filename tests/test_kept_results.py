@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from coterie._src.experiments.database import ARCHIVE, FILE, Database
 from coterie._src.experiments.engines import local_engine
 from coterie._src.experiments.sweep import Grid, jobs_left, parse_grid, sweep
+from coterie._src.federation.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parent.parent
+RESULTS = [sys.executable, "-m", "coterie", "results", "--raw", "--format", "csv"]
 PACK = ROOT / "docs" / "results" / "pack.py"
-COTERIE = str(Path(sys.executable).with_name("coterie"))
 
 
 def grid() -> Grid:
@@ -48,10 +50,7 @@ def test_a_packed_file_holds_every_number(folders: tuple[Path, Path]) -> None:
     assert len(rows) == 8
     assert repr(rows) == repr(Database(written).rows())  # repr: a NaN is not equal to itself
     shown = [
-        subprocess.run(
-            [COTERIE, "results", folder, "--raw", "--format", "csv"], capture_output=True, text=True, check=True
-        ).stdout
-        for folder in folders
+        subprocess.run([*RESULTS, folder], capture_output=True, text=True, check=True).stdout for folder in folders
     ]
     assert shown[0] == shown[1]
 
@@ -90,6 +89,16 @@ def test_an_archive_may_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("coterie._src.experiments.database.MAX_ARCHIVE_BYTES", 1000)
     with pytest.raises(ValueError, match="holds more than 1000 bytes"):
         Database(tmp_path)
+
+
+def test_a_store_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
+    """From Python 3.13 on, a connection that is never closed is a warning."""
+    database, checkpoint = Database(tmp_path, create=True), Checkpoint(tmp_path)
+    connections = database.connection, checkpoint.audit
+    del database, checkpoint
+    for connection in connections:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 def test_the_kept_results_are_packed() -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -108,6 +109,7 @@ class Database:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = self._connected(create)
+            weakref.finalize(self, self.connection.close).atexit = False  # an object that is gone leaves no open file
             tables = {
                 name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -122,8 +124,9 @@ class Database:
     def _connected(self, create: bool) -> sqlite3.Connection:
         """Where one cannot write, and no log of changes lies beside the file, it is read as it stands."""
         if self.path.name == ARCHIVE:
+            content = _unpacked(self.path)
             connection = sqlite3.connect(":memory:", isolation_level=None)
-            connection.deserialize(_unpacked(self.path))
+            connection.deserialize(content)
             return connection
         place = self.path.resolve()  # where the log would be
         log = place.with_name(f"{place.name}-wal")
