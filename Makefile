@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 BENCH_PIP := $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow bench lint clean
+.PHONY: help demo test test-slow docs wheel bench lint clean
 
 help:
 	@echo "make demo       compare all methods on the paper's default problem: a table and a picture in out/demo"
 	@echo "make test       lint, types and all tests but the slow ones"
 	@echo "make test-slow  the statistical evidence (minutes)"
+	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
+	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
 	@echo "make clean      remove .venv and caches"
 
@@ -41,6 +43,12 @@ test: lint
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
 
+docs: $(VENV)/dev.stamp
+	$(BIN)/pytest tests/test_docs.py
+
+wheel: $(VENV)/demo.stamp
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 # The peers pin what we do not: an environment of their own.
 $(VENV)-bench/stamp: pyproject.toml constraints.txt benchmarks/requirements.txt
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
@@ -52,4 +60,4 @@ bench: $(VENV)-bench/stamp
 	$(VENV)-bench/bin/python -m benchmarks cpu
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis out
+	rm -rf $(VENV) $(VENV)-bench dist .pytest_cache .mypy_cache .ruff_cache .hypothesis out

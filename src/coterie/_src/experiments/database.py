@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import math
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -27,6 +29,9 @@ that old ones are not taken for new. Sums in another order, as on another proces
 START_NUMERICS = 2
 """The same for the robust starts alone."""
 FILE = "results.sqlite"
+ARCHIVE = "results.sqlite.xz"
+"""A finished file of results, compressed; it is read where there is no FILE, and never written to."""
+MAX_ARCHIVE_BYTES = 2**30
 BUSY_SECONDS = 60.0
 
 Row = dict[str, Any]
@@ -111,11 +116,13 @@ class Database:
     """The results of sweeps in DIR/results.sqlite.
 
     Write-ahead logging makes a trial durable when it is added and keeps the file whole when a process is
-    killed; several processes may write at once.
+    killed; several processes may write at once. Without create, DIR/results.sqlite.xz does as well.
     """
 
     def __init__(self, folder: str | Path, create: bool = False) -> None:
         self.path = Path(folder) / FILE
+        if not create and not self.path.is_file() and (archive := Path(folder) / ARCHIVE).is_file():
+            self.path = archive
         if not create and not self.path.is_file():
             run = (self.path.parent / "trials.csv").is_file()
             made = "this is the folder of a run, see its trials.csv" if run else "`coterie sweep` makes one"
@@ -124,6 +131,7 @@ class Database:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = self._connected(create)
+            weakref.finalize(self, self.connection.close).atexit = False  # an object that is gone leaves no open file
             tables = {
                 name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -131,10 +139,17 @@ class Database:
                 raise sqlite3.DatabaseError(f"it holds {', '.join(sorted(tables))}")
             if create:
                 self._prepare()
-            self.connection.execute("SELECT key FROM results LIMIT 1").fetchone()
+            without_key = self.connection.execute("SELECT count(*) FROM results WHERE key IS NULL").fetchone()[0]
+        if create and without_key:
+            raise ValueError(f"{self.path}: comes from an archive, whose results can be read and not be continued")
 
     def _connected(self, create: bool) -> sqlite3.Connection:
         """Where one cannot write, and no log of changes lies beside the file, it is read as it stands."""
+        if self.path.name == ARCHIVE:
+            content = _unpacked(self.path)
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            connection.deserialize(content)
+            return connection
         place = self.path.resolve()  # where the log would be
         log = place.with_name(f"{place.name}-wal")
         if not create and not os.access(place.parent, os.W_OK) and not log.exists():
@@ -251,6 +266,17 @@ class Database:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def _unpacked(archive: Path) -> bytes:
+    unpacking = lzma.LZMADecompressor()
+    try:
+        content = unpacking.decompress(archive.read_bytes(), max_length=MAX_ARCHIVE_BYTES)
+    except lzma.LZMAError as error:
+        raise ValueError(f"{archive}: is not a file of results ({error})") from None
+    if not unpacking.eof:
+        raise ValueError(f"{archive}: is cut short, or holds more than {MAX_ARCHIVE_BYTES} bytes")
+    return content
 
 
 def _number(value: float) -> float | None:

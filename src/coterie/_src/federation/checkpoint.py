@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class Checkpoint:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.audit = sqlite3.connect(self.folder / AUDIT)
+        weakref.finalize(self, self.audit.close).atexit = False  # an object that is gone leaves no open file
         self.audit.execute("PRAGMA journal_mode = WAL")
         self.audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
 
