@@ -29,7 +29,7 @@ from coterie._src.experiments import parse_config, run_trial
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.engines import local_engine
 from coterie._src.experiments.methods import METHODS
-from coterie._src.experiments.setup import draw_trial, setting_of
+from coterie._src.experiments.setup import draw_trial
 from coterie._src.experiments.sweep import jobs_left, parse_grid, sweep
 from coterie._src.experiments.trial import run_method
 from coterie._src.federation import ClusteredStrategy, client_app
@@ -136,7 +136,7 @@ def federation(folder: Path) -> Result:
     lying = truth.is_byzantine
     app = client_app(load, lambda context: attack if lying[int(context.node_config["partition-id"])] else None)
     count = task.clients.count
-    algorithm = METHODS["coterie"].algorithm(setting_of(config, task, None, stream(5, 0, "buckets")))
+    algorithm = METHODS["coterie"].algorithm(replace(setup, truth=None).setting(stream(5, 0, "buckets")))
     strategy = ClusteredStrategy(algorithm, places=count, deadline=5.0, folder=folder, seed=5)
     start = np.zeros((2, task.dim), np.float32)
     found = strategy.start(InProcessGrid(app, range(count)), ArrayRecord({"centres": Array(start)}))

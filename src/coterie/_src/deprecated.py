@@ -1,4 +1,4 @@
-"""Old names that keep working for one version, with a warning: modules that were public before `coterie.__all__` was."""
+"""Modules that were public in version 0.1.0: their old names keep working for one version, with a warning."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ class OldModules:
 def install() -> None:
     """Make import statements find the old modules."""
     if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-        sys.meta_path.append(OldModules())  # type: ignore[arg-type]
+        sys.meta_path.append(OldModules())

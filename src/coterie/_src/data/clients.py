@@ -169,3 +169,8 @@ class Federation:
 
     clients: Clients
     truth: Truth | None = None
+
+    @property
+    def is_byzantine(self) -> Bools:
+        """(m,), which clients are Byzantine; none where the truth is not known."""
+        return np.zeros(self.clients.count, dtype=np.bool_) if self.truth is None else self.truth.is_byzantine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 from numpy.typing import DTypeLike, NDArray
 
 from coterie._src.arrays import Floats, Ints
@@ -123,7 +123,7 @@ def draw_layout(
 
 
 def mixed_regression(
-    rng: Generator,
+    rng: Generator | int,
     *,
     clients: int = 200,
     clusters: int = 5,
@@ -142,7 +142,7 @@ def mixed_regression(
     >>> mixed_regression(np.random.default_rng(0), clients=8, clusters=2, dim=3).clients.count
     8
     """
-    scale = _noise_scale(noise_variance)
+    rng, scale = default_rng(rng), _noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     total = int(layout.sizes.sum())
     features = rng.standard_normal((total, dim), dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
@@ -156,7 +156,7 @@ def mixed_regression(
 
 
 def gaussian_means(
-    rng: Generator,
+    rng: Generator | int,
     *,
     clients: int = 200,
     clusters: int = 5,
@@ -168,13 +168,13 @@ def gaussian_means(
     dtype: DTypeLike = np.float32,
 ) -> Federation:
     """Mean estimation (Section 3): z ~ N(θ*_j, σ² I_d), parameters as in `mixed_regression`."""
-    scale = _noise_scale(noise_variance)
+    rng, scale = default_rng(rng), _noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     return _means(lambda mean, size: mean + scale * rng.standard_normal((size, dim)), layout, dtype)
 
 
 def poisson_means(
-    rng: Generator,
+    rng: Generator | int,
     *,
     clients: int = 200,
     clusters: int = 5,
@@ -188,6 +188,7 @@ def poisson_means(
 
     The local means are not sub-Gaussian, which the analysis of Three-Stage needs.
     """
+    rng = default_rng(rng)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     return _means(lambda mean, size: rng.poisson(mean, (size, dim)), layout, dtype)
 

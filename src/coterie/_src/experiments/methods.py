@@ -196,6 +196,7 @@ class Method:
     one_centre : whether it learns one model for all.
     immediate : whether it is done before the first round.
     clusters_clients : whether it puts the clients into clusters.
+    finds_start : whether it asks the clients for its own first centres.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Method:
     one_centre: bool = False
     immediate: bool = False
     clusters_clients: bool = True
+    finds_start: bool = False
     aliases: tuple[str, ...] = ()
 
     def aggregator(self, setting: RuleSetting) -> Aggregator:
@@ -297,6 +299,7 @@ METHODS: Registry[Method] = Registry(
             in_arena=EVERYWHERE,
             takes_bound=True,
             takes_step_before=False,
+            finds_start=True,
         ),
         Method(
             "brifca-median",

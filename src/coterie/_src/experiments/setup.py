@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 from numpy.random import Generator
 
 from coterie._src.aggregators import Aggregator
 from coterie._src.arrays import Array, Bools, like
 from coterie._src.attacks import Attack
 from coterie._src.data import Truth
-from coterie._src.experiments.config import Config
+from coterie._src.experiments.config import AlgorithmSection, Config, ThreeStageSection
 from coterie._src.experiments.methods import Setting
 from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.problems import Setup
-from coterie._src.experiments.starts import STARTS, first_centres, is_file
+from coterie._src.experiments.starts import STARTS, asks, first_centres, is_file
 from coterie._src.simulation import SimulatedNetwork, stream
 from coterie._src.tasks import Task
 
@@ -27,9 +26,6 @@ class Custom(NamedTuple):
 
     rules: Mapping[str, Aggregator | Callable[[Array], Array]] = {}
     attack: Attack | None = None
-
-    def attack_of(self, config: Config) -> Attack:
-        return self.attack or config.attack.attack()
 
 
 NOTHING_CUSTOM = Custom()
@@ -56,70 +52,91 @@ class DataCache:
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """One draw of data and start, which all methods of a trial share."""
+    """One draw of data and start, which all methods of a trial share.
 
-    config: Config
+    Attributes
+    ----------
+    seed, trial : what all random streams are keyed by.
+    options, three_stage, clusters : what methods are built from.
+    task, truth, is_byzantine : the clients, what is known of them, and which of them are Byzantine, (m,).
+    attack : what the Byzantine clients do; None: they answer by their own data.
+    start : (k, d), the first centres.
+    origin : (1, d), where a robust start asks for gradients; None for 0.
+    shared : leading coordinates that all clusters have in common.
+    """
+
+    seed: int
     trial: int
+    options: AlgorithmSection
+    three_stage: ThreeStageSection
+    clusters: int
     task: Task
     truth: Truth | None
+    is_byzantine: Bools
+    attack: Attack | None
     start: Array
-    origin: Array | None = None  # (1, d), where a robust start asks for gradients; None for 0
-    shared: int = 0  # leading coordinates that all clusters have in common
-    is_byzantine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    origin: Array | None = None
+    shared: int = 0
 
     def stream(self, purpose: str) -> Generator:
-        return stream(self.config.run.seed, self.trial, purpose)
+        """The random generator for one purpose."""
+        return stream(self.seed, self.trial, purpose)
 
-    def setting(self, rng: Generator, audit: bool = True) -> Setting:
-        """What methods are built from; rng: for the buckets of `algorithm.before`."""
-        return setting_of(self.config, self.task, self.truth, rng, audit, self.origin, self.shared)
+    def setting(self, rng: Generator, audit: bool = True, clients: int | None = None) -> Setting:
+        """What methods are built from.
 
+        rng: for the buckets of `algorithm.before`. clients: how many there are, if not those of the task.
+        """
+        return Setting(
+            options=self.options,
+            clients=clients or self.task.clients.count,
+            rng=rng,
+            three_stage=self.three_stage,
+            task=self.task,
+            clusters=self.clusters,
+            truth=self.truth,
+            audit=audit,
+            origin=self.origin,
+            shared=self.shared,
+        )
 
-def setting_of(
-    config: Config,
-    task: Task,
-    truth: Truth | None,
-    rng: Generator,
-    audit: bool = True,
-    origin: Array | None = None,
-    shared: int = 0,
-    clients: int | None = None,
-) -> Setting:
-    """The setting of a method under a configuration; clients: how many there are, if not those of the task."""
-    return Setting(
-        options=config.algorithm,
-        clients=clients or task.clients.count,
-        rng=rng,
-        three_stage=config.three_stage,
-        task=task,
-        clusters=config.problem.clusters,
-        truth=truth,
-        audit=audit,
-        origin=origin,
-        shared=shared,
-    )
+    def started(self, dtype: str, rng: Generator) -> TrialSetup:
+        """The setup with the first centres that `options.init` names, of the kind of `self.start`.
+
+        dtype: of what is drawn.
+        """
+        init = self.options.init
+        if asks(init):
+            adversary = self.stream("attack on the start")
+            network = SimulatedNetwork(self.task, self.is_byzantine, self.attack, adversary)
+            return replace(self, start=self.setting(rng).robust_start()(network, self.start, rng))
+        if not is_file(init) and STARTS[init].for_modules:
+            return self
+        drawn = first_centres(init, self.clusters, self.task.dim, self.truth, self.options.warm, dtype, rng)
+        return replace(self, start=like(drawn, self.start))
 
 
 def draw_trial(
     config: Config, trial: int, cache: DataCache | None = None, custom: Custom = NOTHING_CUSTOM
 ) -> TrialSetup:
     """The data, the task and the first centres of a trial."""
-    seed, rng = config.run.seed, stream(config.run.seed, trial, "start")
+    rng = stream(config.run.seed, trial, "start")
     task, federation, example, origin, shared = (cache or DataCache()).draw(config, trial, rng)
-    truth = federation.truth
-    byzantine = np.zeros(task.clients.count, dtype=np.bool_) if truth is None else truth.is_byzantine
-    if config.asks_for_start:
-        adversary = stream(seed, trial, "attack on the start")
-        network = SimulatedNetwork(task, byzantine, custom.attack_of(config), adversary)
-        setting = setting_of(config, task, truth, rng, True, origin, shared)
-        start = setting.robust_start()(network, example, rng)
-    elif not is_file(config.algorithm.init) and STARTS[config.algorithm.init].for_modules:
-        start = example
-    else:
-        options, problem = config.algorithm, config.problem
-        given = first_centres(options.init, problem.clusters, task.dim, truth, options.warm, problem.dtype, rng)
-        start = like(given, example)
-    return TrialSetup(config, trial, task, truth, start, origin, shared, byzantine)
+    setup = TrialSetup(
+        seed=config.run.seed,
+        trial=trial,
+        options=config.algorithm,
+        three_stage=config.three_stage,
+        clusters=config.problem.clusters,
+        task=task,
+        truth=federation.truth,
+        is_byzantine=federation.is_byzantine,
+        attack=custom.attack or config.attack.attack(),
+        start=example,
+        origin=origin,
+        shared=shared,
+    )
+    return setup.started(config.problem.dtype, rng)
 
 
 def check(config: Config) -> None:

@@ -122,6 +122,18 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     return f"{key}: must be {rules}, got {json.dumps(first['input'], default=str)}"
 
 
+def explain(error: ValidationError, section: type[Section]) -> str:
+    """One line for the first fault of a single table, whose keys are named without it."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"{name}: unknown option{_suggest(name, list(section.model_fields))}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name}: must be {_rule(first)}, got {json.dumps(first['input'], default=str)}"
+
+
 def _rule(fault: Any) -> str:
     message = str(fault["msg"])
     if fault["type"] == "string_pattern_mismatch":

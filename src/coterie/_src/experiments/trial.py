@@ -50,7 +50,7 @@ def run_trial(
         methods = [METHODS[name] for name in config.methods] + [
             custom_method(name, rule) for name, rule in custom.rules.items()
         ]
-        results = {method.name: run_method(method, setup, record, on_round, custom) for method in methods}
+        results = {method.name: run_method(method, setup, record, on_round) for method in methods}
         if setup.truth is not None and setup.truth.centres.shape[1]:
             oracle = results.get("oracle") or cache.oracle
             if oracle is None:
@@ -75,7 +75,6 @@ def run_method(
     setup: TrialSetup,
     record: bool = True,
     on_round: OnRound = lambda: None,
-    custom: Custom = NOTHING_CUSTOM,
 ) -> MethodResult:
     """One method from the common start to its end."""
     setting = setup.setting(setup.stream("buckets"), record)
@@ -87,8 +86,7 @@ def run_method(
     known_rule(setup.start)  # compiled before the clock starts, as is a round
     if task.has_curvatures:
         _compile_round(task, setup.start)
-    attack = custom.attack_of(setup.config)
-    network = SimulatedNetwork(task, setup.is_byzantine, attack, setup.stream("attack"), known_rule)
+    network = SimulatedNetwork(task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule)
     recorder = Recorder(
         task, setup.truth, setup.is_byzantine, record, local=method.immediate and not method.needs_truth
     )
