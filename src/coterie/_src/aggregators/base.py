@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, is_plain, namespace
-from coterie._src.kernels.order_statistics import means_between_ranks
+from coterie._src.arrays import Array, Floats, Ints, is_plain, namespace
+from coterie._src.kernels.order_statistics import means_between_ranks, native
 
 ROUNDING = 1e-9
 """What a fraction times a count may lack of a whole number: 0.29·100 is 28.999…"""
@@ -160,8 +160,7 @@ def per_cluster(
     whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
     if not whole or (rows and not 0 <= labels.min() <= labels.max() < clusters):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
-    labels = labels.astype(np.int64, copy=False)
-    order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
+    order, counts = grouped(labels, clusters)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
     xp, ends = namespace(updates), np.cumsum(counts)
@@ -177,6 +176,12 @@ def per_cluster(
         found.append(aggregate)
         remembered.append(nothing * float("nan") + float("nan") if after is None else after)
     return Aggregates(xp.stack(found), counts, xp.stack(remembered) if rule.has_memory else None)
+
+
+def grouped(labels: Ints, clusters: int) -> tuple[Ints, Ints]:
+    """The rows cluster by cluster, (rows,), and how many each cluster has, (clusters,)."""
+    labels = labels.astype(np.int64, copy=False)
+    return np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
 
 
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
@@ -196,15 +201,14 @@ def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
     measure of how far out a client stands.
     """
-    values = as_numpy(updates)
-    shares = np.zeros(len(labels))
-    for cluster in np.unique(labels):
-        members = np.flatnonzero(labels == cluster)
-        count, cut = len(members), trim_count(len(members), trim)
-        if cut == 0:
-            continue
-        rows = values[members]
-        chosen, groups = np.arange(count), [(cut, cut + 1), (count - cut - 1, count - cut)]
-        low, high = (means_between_ranks(rows, chosen, [count], [first], [last])[0] for first, last in groups)
-        shares[members] = ((rows < low) | (rows > high)).mean(axis=1)
-    return shares
+    values, (order, counts) = native(updates), grouped(labels, int(np.max(labels, initial=0)) + 1)
+    shares, sizes = np.zeros(len(labels)), counts.tolist()
+    cuts = [trim_count(count, trim) if count else 0 for count in sizes]
+    if not any(cuts):
+        return shares
+    low = means_between_ranks(values, order, sizes, cuts, [cut + 1 for cut in cuts])
+    ends = [count - cut if count else 1 for count, cut in zip(sizes, cuts, strict=True)]
+    high = means_between_ranks(values, order, sizes, [end - 1 for end in ends], ends)
+    extreme = ((values < low[labels]) | (values > high[labels])).mean(axis=1)
+    found: Floats = np.where(np.array(cuts)[labels] > 0, extreme, 0.0)
+    return found

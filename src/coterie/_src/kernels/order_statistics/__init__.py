@@ -21,7 +21,7 @@ SORTED = 1 << 26
 memory."""
 NETWORK_ROWS = 2048
 """Up to this many rows a sorting network is faster; beyond, each column is sorted by itself."""
-FEW_VALUES = 1 << 14
+FEW_VALUES = 1 << 16
 """So few float64 values are not worth compiling the kernel a second time: updates are float32 by default."""
 
 
