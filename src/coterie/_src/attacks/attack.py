@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Attack:
     sleep : rounds in which the Byzantine clients first answer by their own data.
     """
 
-    payload: Payload | Callable[..., Forgery]
+    payload: Payload | Callable[..., Any]
     target: Target | Callable[[View], Ints] = own
     scale: float | Literal["worst"] | None = None
     sleep: int = 0
