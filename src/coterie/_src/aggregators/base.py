@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie._src.arrays import Array, Floats, Ints, is_plain, namespace
 from coterie._src.kernels.order_statistics import means_between_ranks, native
+from coterie._src.kernels.replies import group_rows
 
 ROUNDING = 1e-9
 """What a fraction times a count may lack of a whole number: 0.29·100 is 28.999…"""
@@ -158,9 +159,9 @@ def per_cluster(
     rule = as_aggregator(rule)
     rows, labels = check_rows(updates, fewest=0), np.asarray(labels)
     whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
-    if not whole or (rows and not 0 <= labels.min() <= labels.max() < clusters):
+    order, counts = np.empty(rows, dtype=np.int64), np.empty(clusters, dtype=np.int64)
+    if not whole or not group_rows(labels.astype(np.int64, order="C", copy=False), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
-    order, counts = grouped(labels, clusters)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
     xp, ends = namespace(updates), np.cumsum(counts)
@@ -178,20 +179,14 @@ def per_cluster(
     return Aggregates(xp.stack(found), counts, xp.stack(remembered) if rule.has_memory else None)
 
 
-def grouped(labels: Ints, clusters: int) -> tuple[Ints, Ints]:
-    """The rows cluster by cluster, (rows,), and how many each cluster has, (clusters,)."""
-    labels = labels.astype(np.int64, copy=False)
-    return np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
-
-
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     """(clusters, d): all clusters in one call of the kernel."""
     sizes = counts.tolist()
-    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
-    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
-    factors = np.array([rule.factor(count) for count in sizes])
-    if (factors != 1).any():
-        table *= factors.astype(table.dtype)[:, None]
+    lows, highs = zip(*(rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes), strict=True)
+    table = means_between_ranks(updates, order, sizes, lows, highs)
+    factors = [rule.factor(count) for count in sizes]
+    if any(factor != 1 for factor in factors):
+        table *= np.array(factors).astype(table.dtype)[:, None]
     return table
 
 
@@ -201,7 +196,9 @@ def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
     measure of how far out a client stands.
     """
-    values, (order, counts) = native(updates), grouped(labels, int(np.max(labels, initial=0)) + 1)
+    values, clusters = native(updates), int(np.max(labels, initial=0)) + 1
+    order, counts = np.empty(len(labels), dtype=np.int64), np.empty(clusters, dtype=np.int64)
+    group_rows(labels, order, counts)
     shares, sizes = np.zeros(len(labels)), counts.tolist()
     cuts = [trim_count(count, trim) if count else 0 for count in sizes]
     if not any(cuts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import numpy as np
@@ -60,10 +60,10 @@ class Attack:
             scale = payload.published_scale if self.scale is None else self.scale
             assert scale is not None
             working = payload.working_centres(centres, scale)
-            view = replace(view, response=respond(view.task, working, cache=view.cache))
+            view = view._replace(response=respond(view.task, working, cache=view.cache))
         labels = view.labels.copy()
         labels[view.is_byzantine] = self.target(view)
-        return replace(view, labels=labels)
+        return view._replace(labels=labels)
 
 
 def _worst(payload: Payload, view: View) -> Forgery:

@@ -16,8 +16,7 @@ from coterie._src.tasks import Task
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """What the adversary sees in one exchange between the server and the clients.
 
     Attributes
