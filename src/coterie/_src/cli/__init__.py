@@ -5,7 +5,7 @@ from coterie._src.cli.app import app, entry
 
 __all__ = ["app", "arena", "entry", "federate", "paper", "run", "sweep"]
 
-ORDER = ("run", "config", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit")
+ORDER = ("run", "config", "list_names", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit")
 """As --help lists them: what one meets first stands first."""
 
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
