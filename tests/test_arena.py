@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie._src.cli import arena as command
-from coterie._src.experiments import arena
+from coterie._src.studies import arena
 from coterie._src.experiments.config import AttackSection
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.plan import doubts

@@ -17,8 +17,7 @@ import coterie as package
 from coterie._src.data import read_digits, rotated
 from coterie._src.experiments import parse_config, run_trial
 from coterie._src.experiments.summary import METRICS
-from coterie._src.plot import accuracies
-from coterie._src.studies.rotated_mnist import ATTACKS, attack_of, models_report, questions
+from coterie._src.studies.rotated_mnist import ATTACKS, NO_ATTACK, accuracies, attack_of, grids, rotated_mnist_report
 from test_cli import coterie
 
 SMALL = {"problem.kind": "rotated-digits", "problem.hidden": 32, "algorithm.rounds": 25}
@@ -218,7 +217,7 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
 
 def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
     """All methods under all attacks of three settings; a collapse is counted."""
-    grids = questions(tmp_path, trials=2)
+    asked = grids(tmp_path, trials=2)
     found = {}
     for name, grid in grids.items():
         found[name] = [
@@ -238,8 +237,8 @@ def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
             for method in made.methods
             for trial in range(2)
         ]
-    assert {attack_of(row) for row in found["attacked"]} == set(ATTACKS) - {"nobody lies"}
-    report = models_report(found)
+    assert {attack_of(row) for row in found["attacked"]} == set(ATTACKS) - {NO_ATTACK}
+    report = rotated_mnist_report(found)
     assert report.count("### m = 1200, n = 200, 2 trials") == 3
     made = grids["momentum"].configs
     assert {(c.problem.clients, c.algorithm.optimiser) for c in made} == {(1200, "momentum")}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coterie._src.cli import paper
-from coterie._src.experiments import claims
-from coterie._src.experiments import reproduce as reproduction
+from coterie._src.studies import claims
+from coterie._src.studies import figure1 as reproduction
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.sweep import parse_grid
 from coterie._src.studies.figure1 import figure1

@@ -1,4 +1,4 @@
-"""From the flat rows of a database to the table that somebody wants to see."""
+"""From the flat rows of a database to tables: select, group, average, export."""
 
 from __future__ import annotations
 
@@ -56,7 +56,19 @@ def varied(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row if "." in name or name == "seed"))
-    return [name for name in names if len({json.dumps(row.get(name)) for row in rows}) > 1]
+    return [name for name in names if _differ([row.get(name) for row in rows])]
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    """Whether some value, written as JSON, differs from the first; values of one plain type are compared directly."""
+    first = values[0]
+    plain, text = isinstance(first, str | int | float), json.dumps(first)
+    return any(
+        value is not first
+        and not (plain and type(value) is type(first) and value == first)
+        and json.dumps(value) != text
+        for value in values
+    )
 
 
 def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
