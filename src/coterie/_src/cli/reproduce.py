@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,13 +31,14 @@ class StudyCommand(TyperCommand):
     def format_help(self, *arguments: Any) -> None:
         from coterie._src.studies.registry import STUDIES
 
-        self.params[0].help = "\n\n".join(f"{study.name}: {study.summary}." for study in STUDIES.values())
+        studies = [f"- {study.name}: {study.summary}." for study in STUDIES.values()]
+        self.help = "\n\n".join([cleandoc(self.callback.__doc__ or ""), *studies])
         super().format_help(*arguments)
 
 
 @app.command(cls=StudyCommand)
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="[STUDY]")] = "figure1",
+    name: Annotated[str, typer.Argument(metavar="[STUDY]", help="One of the studies above.")] = "figure1",
     preset: Annotated[
         Literal["as-published", "fair"],
         typer.Option(help="figure1: as the authors' code does, or with one start, step and mean for all and no truth."),
