@@ -74,8 +74,9 @@ def _differ(values: Sequence[Any]) -> bool:
 def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
     """One row per combination of the keys `by` (those that vary) and method: trials, and METRIC and METRIC_se.
 
-    In the order of the keys' values, then of the methods. Trials of one number and seed draw from the same streams,
-    whatever else differs; so where keys are averaged over, they are first averaged within a trial, and count once.
+    Sorted by the values of the keys, then by method. Trials with the same number and seed use the same random streams,
+    whatever else differs; so results that are averaged over other keys are first averaged within a trial, which counts
+    once.
     """
     keys = [*(varied(rows) if by is None else by)]
     keys = keys if "method" in keys else [*keys, "method"]
@@ -88,9 +89,9 @@ def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]
         for row in members:
             trials.setdefault((row["seed"], row["trial"]), []).append(row)
         line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(trials)}
+        ordered = [trials[number] for number in sorted(trials)]
         for metric in METRICS:
-            each = [[row.get(metric, math.nan) for row in trials[draw]] for draw in sorted(trials)]
-            found = statistic([math.fsum(values) / len(values) for values in each])
+            found = statistic([math.fsum(row.get(metric, math.nan) for row in own) / len(own) for own in ordered])
             line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
         table.append(line)
     return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])
