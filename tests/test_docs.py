@@ -163,11 +163,11 @@ def test_the_tables_of_the_documentation_are_what_the_kept_results_say(kept: Kep
             assert set(tables) <= set(page(kept.page).splitlines())
 
 
-@pytest.mark.parametrize(("name", "least"), [("reproduction.md", 100), ("beyond.md", 100), ("models.md", 10)])
-def test_the_pages_quote_many_lines(name: str, least: int, reports: dict[Path, str]) -> None:
+@pytest.mark.parametrize(("name", "count"), [("reproduction.md", 100), ("beyond.md", 100), ("models.md", 10)])
+def test_the_pages_quote_many_lines(name: str, count: int, reports: dict[Path, str]) -> None:
     files = [kept.folder / file for kept in KEPT if kept.page == name for file in STUDIES[kept.study].reports]
     lines = {line for file in files for line in reports.get(file, "").splitlines() if line.startswith("|")}
-    assert len(lines & set(page(name).splitlines())) >= least
+    assert len(lines & set(page(name).splitlines())) >= count
 
 
 def test_the_measured_slopes_are_whole(reports: dict[Path, str]) -> None:

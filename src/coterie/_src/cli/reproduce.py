@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from coterie._src.cli.app import app, dated_folder
-from coterie._src.cli.sweep import Device, EngineName, RayAddress, Seed, Workers, check_resume, work
+from coterie._src.cli.sweep import Device, EngineName, RayAddress, Seed, Workers, check_resume, run_grid
 
 if TYPE_CHECKING:
     from coterie._src.experiments.results import Row
@@ -97,7 +97,7 @@ def arena(
 def run_study(
     study: Study, options: Options, resume: bool, workers: int | None, engine: str, ray_address: str | None
 ) -> list[Path]:
-    """Do what is left of a study, and return the paths of its reports."""
+    """Run the trials that are left of a study, draw its figures, and return the paths of its reports."""
     from coterie._src.experiments.run_folder import write_atomically
     from coterie._src.experiments.sweep import seeded
 
@@ -110,7 +110,7 @@ def run_study(
     rows: dict[str, Sequence[Row]] = {}
     for name, grid in grids.items():
         _announce(study, name, grids)
-        rows[name] = work(grid, folder / name, workers, engine, ray_address, study.prints_tables).rows(grid.keys)
+        rows[name] = run_grid(grid, folder / name, workers, engine, ray_address, study.prints_tables).rows(grid.keys)
         if study.report_early:
             write_atomically(folder / first, study.reports[first](rows, options).encode())
     for file, draw in study.figures.items():

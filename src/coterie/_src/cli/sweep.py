@@ -1,4 +1,4 @@
-"""`coterie sweep`, and how a grid is worked off with a bar and a table."""
+"""`coterie sweep`: run a grid with a progress bar and a table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Device = Annotated[
 Seed = Annotated[int | None, typer.Option(min=0, help="Of all random numbers. Default: 0.")]
 
 TABLE_SECONDS = 2.0
-"""How often the running table is drawn anew: it reads all results so far."""
+"""The seconds between two updates of the running table, each of which reads all results so far."""
 
 
 @app.command()
@@ -47,11 +47,11 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
 ) -> None:
-    """Work off a grid of configurations: the product of all lists, times the trials.
+    """Run a grid of configurations: the product of all lists, times the trials.
 
-    Every finished trial is in OUT/results.sqlite at once, so that nothing is lost, whatever happens; the same
-    command with --resume does the rest. `[[settings]]` tables hold keys that change together. See the results
-    with `coterie results OUT` and `coterie plot OUT`.
+    Every finished trial is written to OUT/results.sqlite at once; after an interruption the same command with
+    --resume runs the rest. `[[settings]]` tables hold keys that change together. See the results with
+    `coterie results OUT` and `coterie plot OUT`.
     """
     from coterie._src.experiments.sweep import read_grid
 
@@ -62,7 +62,7 @@ def sweep(
         file = out / "grid.toml"
     grid = read_grid(file, [*(changes or []), *([f"run.device={device}"] if device else [])])
     check_resume(out, ["."], resume)
-    work(grid, out or dated_folder(), workers, engine, ray_address)
+    run_grid(grid, out or dated_folder(), workers, engine, ray_address)
 
 
 def check_resume(out: Path | None, names: Sequence[str], resume: bool) -> None:
@@ -76,47 +76,49 @@ def check_resume(out: Path | None, names: Sequence[str], resume: bool) -> None:
         raise ValueError(f"{out}: already holds results; add --resume to go on there")
 
 
-def work(
-    grid: Grid, place: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
+def run_grid(
+    grid: Grid, folder: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
 ) -> Database:
-    """Do what is left of a grid, show how it goes, print the table unless told not to, and leave OUT/summary.csv."""
+    """Run the trials that are left of a grid with a progress bar, write summary.csv, and print the table if `table`."""
     from coterie._src.experiments import check
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
     from coterie._src.experiments.results import aggregate, as_csv, without_clock
     from coterie._src.experiments.run_folder import write_atomically
     from coterie._src.experiments.sweep import jobs_left, keep_grid
-    from coterie._src.experiments.sweep import sweep as work_off
+    from coterie._src.experiments.sweep import sweep as run_jobs
     from coterie._src.report import results_table
 
     for config in grid.configs:
         check(config)
     tell_doubts(grid.configs)
-    finished = (place / FILE).is_file() and not jobs_left(grid, Database(place))
-    if grid.configs[0].run.device != "cpu" and not finished:  # what is finished needs no device to be looked at
+    finished = (folder / FILE).is_file() and not jobs_left(grid, Database(folder))
+    if grid.configs[0].run.device != "cpu" and not finished:  # a finished grid is read without a GPU
         chosen = device_engine_for(grid, engine, workers)
     else:
         chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
     with CtrlC() as interrupted:
-        database = Database(place, create=True)
-        keep_grid(grid, place)
+        database = Database(folder, create=True)
+        keep_grid(grid, folder)
         jobs = jobs_left(grid, database)
         total = len(grid.configs) * grid.trials
-        with Watch(total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)) as on:
-            work_off(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
+        with SweepProgress(
+            total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
+        ) as on:
+            run_jobs(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
     summary = without_clock(aggregate(database.rows(grid.keys)))
-    write_atomically(place / "summary.csv", as_csv(summary).encode())
+    write_atomically(folder / "summary.csv", as_csv(summary).encode())
     if table:
         output_console().print(results_table(summary))
     state = "Interrupted; go on with --resume. Finished trials are" if interrupted() else "Everything is"
-    print(f"{state} in {place}/", file=sys.stderr)
+    print(f"{state} in {folder}/", file=sys.stderr)
     if interrupted():
         raise SystemExit(130)
     return database
 
 
 def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
-    """The engine for a grid that asks for a GPU, or the reason why there is none."""
+    """The engine for a grid that asks for a GPU; ValueError where it cannot run there."""
     from coterie._src.experiments.config import IMAGE_KINDS
     from coterie._src.experiments.engines import local_engine
 
@@ -133,8 +135,8 @@ def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
     return device_engine(grid.configs[0].run.device)
 
 
-class Watch:
-    """A bar with trials, rate and the time left over a running table, on stderr; silent where it is no terminal."""
+class SweepProgress:
+    """A bar with trials, rate and time left, below a running table, on stderr; nothing where that is no terminal."""
 
     def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
         console = Console(stderr=True)

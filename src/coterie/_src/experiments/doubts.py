@@ -84,7 +84,7 @@ def _badly_scaled(problem_json: str) -> str | None:
 
 
 def _to_a_tenth(number: float, spread: float) -> float:
-    """The shortest decimal that lies within a tenth of the spread; the number itself where there is none.
+    """The shortest decimal within a tenth of the spread; the number itself where there is none.
 
     >>> _to_a_tenth(101325.37, 5.2), _to_a_tenth(0.0162, 1.0), _to_a_tenth(3.0, 0.0)
     (101325.0, 0.0, 3.0)

@@ -128,7 +128,9 @@ def _choices(s: theory.Setting) -> list[Line]:
     worst = theory.worst_contamination(s.byzantine, s.share)
     admitted = theory.theorem2_trim(s)
     trim = math.ceil(1000 * (worst if admitted is None else admitted)) / 1000
-    why = "the worst contamination; Theorem 2 admits none below 1/2" if admitted is None else "the least for Theorem 2"
+    why = (
+        "the worst contamination; Theorem 2 admits none below 1/2" if admitted is None else "the smallest for Theorem 2"
+    )
     noises = [theory.theorem1_noise(s), theory.theorem2_noise(s)]
     own = " and ".join(str(theory.rounds_needed(s, noise)) if noise > 0 else "-" for noise in noises)
     floor = theory.oracle_error(s)

@@ -31,7 +31,7 @@ def statistic(values: Sequence[float]) -> Statistic:
 
 
 def share(hits: int, trials: int) -> tuple[float, float, float]:
-    """hits/trials, and between what it lies with 95 % confidence (Wilson's interval).
+    """hits/trials, and Wilson's interval of 95 % confidence around it.
 
     >>> [round(value, 3) for value in share(10, 10)]
     [1.0, 0.722, 1.0]

@@ -15,7 +15,7 @@ Rows = Mapping[str, Sequence[Row]]
 """The results of each grid of a study, by the grid's name."""
 
 OUT = "."
-"""The name of a grid whose results lie in the study's folder itself, not in a folder below it."""
+"""The name of a grid whose results are in the study's folder itself, not in a folder below it."""
 
 
 @dataclass(frozen=True)
