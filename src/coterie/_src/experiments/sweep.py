@@ -146,7 +146,7 @@ def keep_grid(grid: Grid, folder: Path) -> None:
 
 
 def _identities(grid: Grid) -> list[str]:
-    """The identity of each configuration, whatever its trials, workers and device."""
+    """The identity of each configuration, whatever its trials and workers."""
     return [key(config, "", 0) for config in grid.configs]
 
 
