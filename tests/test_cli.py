@@ -332,7 +332,7 @@ def test_who_was_not_asked_is_silent_and_not_refused(tmp_path: Path) -> None:
         ),
         (
             ["algorithm.step=0.1", "algorithm.tolerance=0.5"],
-            "algorithm.step, algorithm.tolerance: the method coterie goes",
+            "algorithm.step, algorithm.tolerance: the method coterie does",
         ),
     ],
 )
