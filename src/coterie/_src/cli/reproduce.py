@@ -116,6 +116,7 @@ def run_study(
     for file, draw in study.figures.items():
         draw(rows, folder / file, options)
     for file, report in study.reports.items():
+        print(f"{study.name}: {file}", file=sys.stderr)
         write_atomically(folder / file, report(rows, options).encode())
     return [folder / file for file in study.reports]
 

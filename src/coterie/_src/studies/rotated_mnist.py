@@ -12,13 +12,13 @@ import numpy as np
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
 from coterie._src.plot import METHOD_COLOURS, common_legend, new_figure, save
+from coterie._src.studies.arena import NO_ATTACK
 from coterie._src.studies.markdown import plus_minus, table
 from coterie._src.studies.study import Options, Rows, Study
 
 SETTINGS = ((1200, 200), (2400, 100), (4800, 50))
 """(m, n): the 60,000 images of each of four rotations over a quarter of the clients, as in IFCA's Table 1."""
 QUICK = ((1200, 50),)
-NO_ATTACK = "no Byzantine clients"
 ATTACKS: dict[str, dict[str, Any]] = {
     NO_ATTACK: {"problem": {"byzantine": 0.0}},
     "10 % sign-flip": {"attack": {"kind": "sign-flip"}},

@@ -78,12 +78,12 @@ class Study:
 
     def default_trials(self, quick: bool) -> int:
         """The number of trials where the user names none."""
-        if quick and self.quick_trials is None:
-            raise ValueError(f"--quick: {self.name} has no quick version")
         return self.quick_trials if quick and self.quick_trials is not None else self.trials
 
     def check_options(self, options: Options) -> None:
         """Raise ValueError where the options do not fit the study."""
+        if options.quick and self.quick_trials is None:
+            raise ValueError(f"--quick: {self.name} has no quick version")
         if (options.data is not None) != self.needs_data:
             needs = f"{self.name} needs a folder with data" if self.needs_data else f"{self.name} reads no data"
             raise ValueError(f"--data: {needs}")
