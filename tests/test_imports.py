@@ -12,7 +12,7 @@ import coterie
 
 STATIONS = (
     "arrays", "kernels", "data", "tasks", "client", "attacks", "intake", "aggregators", "server", "init", "algorithms",
-    "metrics", "theory", "simulation", "experiments", "batch", "studies", "federation", "report", "plot", "cli",
+    "metrics", "theory", "simulation", "experiments", "batch", "plot", "studies", "federation", "report", "cli",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"
 

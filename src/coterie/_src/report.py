@@ -17,17 +17,7 @@ from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import Line
 from coterie._src.experiments.summary import METRICS, Statistic, Summary, statistic
 
-COLUMNS = {
-    "dist": "dist",
-    "matched_dist": "matched dist",
-    "accuracy": "accuracy",
-    "worst_accuracy": "worst cluster",
-    "ari": "ARI",
-    "oracle_ratio": "x oracle",
-    "loss": "loss",
-    "rounds": "rounds",
-    "seconds": "seconds",
-}
+COLUMNS = {metric.name: metric.heading for metric in METRICS if metric.heading}
 
 WIDE = 100
 """Columns of a terminal that all of them fit into."""
@@ -71,9 +61,9 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
         for metric in metrics:
             if metric in ("rounds", "seconds"):
                 mean = statistics[metric]["mean"]
-                cells.append("-" if mean is None else f"{mean:.{0 if metric == 'rounds' else 2}f}")
+                cells.append("-" if mean is None else f"{mean:.{METRICS[metric].digits}f}")
             else:
-                cells.append(cell(statistics[metric], 2 if metric == "oracle_ratio" else 3))
+                cells.append(cell(statistics[metric], METRICS[metric].digits))
         table.add_row(method, *cells)
     return table
 
@@ -159,7 +149,7 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     if not rows:
         return table
-    names = [n for n in rows[0] if n not in METRICS and n.removesuffix("_se") not in METRICS]
+    names = [n for n in rows[0] if n not in METRICS.names and n.removesuffix("_se") not in METRICS.names]
     having = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
     metrics = _worth(having)
     for name in names:
@@ -171,7 +161,7 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
         for metric in metrics:
             value = row.get(metric)
             found = {"mean": value if _is_number(value) else None, "se": row.get(f"{metric}_se"), "trials": None}
-            cells.append(cell(found, 2 if metric == "oracle_ratio" else 3))
+            cells.append(cell(found, METRICS[metric].digits))
         table.add_row(*cells)
     return table
 

@@ -74,7 +74,7 @@ class CtrlC:
 
 def tell_doubts(configs: Sequence[Config]) -> None:
     """One line on stderr for each thing that is allowed, but hardly meant; the last of a kind for many."""
-    from coterie._src.experiments.plan import doubts
+    from coterie._src.experiments.doubts import doubts
 
     for line in {kind: line for config in configs for kind, line in doubts(config).items()}.values():
         print(f"note: {line}", file=sys.stderr)

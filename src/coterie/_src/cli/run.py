@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -37,9 +37,10 @@ def list_names(
     from coterie._src.experiments.methods import METHODS
     from coterie._src.experiments.problems import PROBLEMS
     from coterie._src.experiments.starts import STARTS
+    from coterie._src.registry import Registry
     from coterie._src.tasks import TASKS
 
-    registries = {
+    registries: dict[str, Registry[Any]] = {
         "methods": METHODS,
         "attacks": ATTACKS,
         "targets": ATTACK_TARGETS,

@@ -1,4 +1,4 @@
-"""The arena: every attack once, a report that says what to use, a picture."""
+"""The arena: every attack once, a report that says what to use, a heat map."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie._src.cli import arena as command
-from coterie._src.experiments import arena
+from command import coterie
 from coterie._src.experiments.config import AttackSection
 from coterie._src.experiments.database import Database
-from coterie._src.experiments.plan import doubts
+from coterie._src.experiments.doubts import doubts
 from coterie._src.experiments.results import Row
-from coterie._src.plot import heat_map
-from coterie._src.studies.arena import ATTACKS, Bout, attack_name, bouts, report, verdict
+from coterie._src.studies import arena
+from coterie._src.studies.arena import ATTACKS, NO_ATTACK, Outcome, attack_name, heat_map, outcomes, report, verdict
 
 
 def rows() -> list[Row]:
@@ -34,19 +33,19 @@ def rows() -> list[Row]:
     return found
 
 
-def test_every_kind_of_attack_has_its_bout() -> None:
+def test_every_kind_of_attack_is_in_the_arena() -> None:
     kinds = {attack["kind"] for attack in ATTACKS.values()}
     assert set(AttackSection.model_fields["kind"].annotation.__args__) == kinds  # type: ignore[union-attr]
-    for field in (arena.FULL, arena.QUICK):
-        assert all(alpha < 1 / (field.clusters + 1) for alpha in field.byzantine)
+    for problem in (arena.FULL, arena.QUICK):
+        assert all(alpha < 1 / (problem.clusters + 1) for alpha in problem.byzantine)
 
 
-def test_the_grid_has_every_attack_at_every_fraction_and_tells_the_bound() -> None:
+def test_the_grid_has_every_attack_at_every_fraction_and_its_bound() -> None:
     grid = arena.arena(3)
     names = [attack_name({f"{s}.{k}": v for s, keys in c.model_dump().items() for k, v in keys.items()})
              for c in grid.configs]  # fmt: skip
     ways = len(arena.METHODS)
-    assert names.count("nobody lies") == ways
+    assert names.count(NO_ATTACK) == ways
     assert all(names.count(name) == 3 * ways for name in ATTACKS)
     assert [config.methods for config in grid.configs[:ways]] == [list(methods) for methods in arena.METHODS.values()]
     assert all(config.algorithm.most_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
@@ -62,23 +61,23 @@ def test_the_report_names_the_best_and_the_broken(tmp_path: Path) -> None:
     assert "beyond 3 ×" in text
     assert "| ifca | diverged | diverged | paper |" in text
     assert text.count("## α = ") == 2
-    heat_map(bouts(rows()), tmp_path / "arena.png")
+    heat_map(outcomes(rows()), tmp_path / "arena.png")
     assert (tmp_path / "arena.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_costs_nothing_where_nobody_lies() -> None:
+def test_what_costs_nothing_without_byzantine_clients() -> None:
     here = [
-        Bout(0.0, "nobody lies", "coterie", 1.0, 0.0, 1.0),
-        Bout(0.0, "nobody lies", "brifca-median", 1.3, 0.0, 1.5),
+        Outcome(0.0, NO_ATTACK, "coterie", 1.0, 0.0, 1.0),
+        Outcome(0.0, NO_ATTACK, "brifca-median", 1.3, 0.0, 1.5),
     ]
-    assert verdict(here) == "Where nobody lies, these cost at most 2 %: coterie."
+    assert verdict(here) == "Without Byzantine clients, these cost at most 2 %: coterie."
 
 
 def test_what_differs_by_chance_is_no_reason_to_prefer_it() -> None:
     here = [
-        Bout(0.1, "ALIE", "coterie", 1.06, 0.02, 1.2),
-        Bout(0.1, "ALIE", "brifca-filter", 1.05, 0.02, 1.2),
-        Bout(0.1, "ALIE", "brifca-median", 1.3, 5.0, 1.5),
+        Outcome(0.1, "ALIE", "coterie", 1.06, 0.02, 1.2),
+        Outcome(0.1, "ALIE", "brifca-filter", 1.05, 0.02, 1.2),
+        Outcome(0.1, "ALIE", "brifca-median", 1.3, 5.0, 1.5),
     ]
     assert verdict(here) == (
         "Use `coterie`: at worst 1.06 × the oracle (ALIE); within a standard error of that `brifca-filter` with 1.05 × "
@@ -93,24 +92,22 @@ def test_an_unknown_attack_is_named() -> None:
     assert math.isinf(arena._finite(None))
 
 
-def test_the_command_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two attacks on a small field, the second of them lost."""
-    monkeypatch.setattr(arena, "QUICK", arena.Field(2, 24, 8, (0.1,)))
+def test_the_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attacks on a small problem; half of the results are deleted."""
+    monkeypatch.setattr(arena, "QUICK", arena.Problem(2, 24, 8, (0.1,)))
     monkeypatch.setattr(arena, "ATTACKS", {name: ATTACKS[name] for name in ("paper", "sign flip")})
     out = tmp_path / "out"
-    command.arena(quick=True, trials=1, workers=1, out=out)
-    said = capsys.readouterr().out
-    assert "Use `" in said
+    command = ("arena", "--quick", "--trials", "1", "--workers", "1", "--out", "out")
+    assert "Use `" in coterie(*command, cwd=tmp_path).stdout
     assert (out / "arena.png").read_bytes().startswith(b"\x89PNG")
     whole = (out / "arena.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="--resume"):
-        command.arena(quick=True, trials=1, workers=1, out=out)
+    refused = coterie(*command, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
     database = Database(out)
     kept = [row["method"] for row in database.rows()]
     database.connection.execute("DELETE FROM results WHERE rowid % 2 = 0")
     assert len(database.rows()) < len(kept)
     database.close()
-    command.arena(quick=True, trials=1, workers=1, out=out, resume=True)
+    assert coterie(*command, "--resume", cwd=tmp_path).returncode == 0
     assert (out / "arena.md").read_text(encoding="utf-8") == whole

@@ -1,20 +1,17 @@
-"""The questions beyond the paper: their grids, their tables, their picture."""
+"""The study beyond the paper: its grids, its tables, its figure."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from coterie._src.experiments.results import Row
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.sweep import Grid
-from coterie._src.plot import by_dimension
 from coterie._src.studies.arena import ATTACKS
-from coterie._src.studies.beyond import RULES, beyond_report, lower_bound, questions, worst_by_dimension
-from coterie._src.studies.information_limit import informed_mean, measure, wall_report
+from coterie._src.studies.beyond import RULES, beyond_report, by_dimension, grids, lower_bound, worst_by_dimension
 
 
 def rows(grid: Grid) -> list[Row]:
@@ -38,17 +35,17 @@ def rows(grid: Grid) -> list[Row]:
 
 
 def test_every_attack_meets_every_cell() -> None:
-    grids = questions(50)
-    assert len(grids["paper"].configs) == len(grids["honest"].configs) == 20
-    assert len(grids["attacked"].configs) == 20 * len(ATTACKS)
-    assert (grids["attacked"].trials, grids["unknown"].trials) == (50, 10)
-    assert {config.problem.byzantine for config in grids["honest"].configs} == {0.0}  # type: ignore[union-attr]
-    assert all(config.algorithm.clusters == "auto" for config in grids["unknown"].configs)
-    assert len(questions(2, quick=True)["paper"].configs) == 6
+    full = grids(50)
+    assert len(full["paper"].configs) == len(full["honest"].configs) == 20
+    assert len(full["attacked"].configs) == 20 * len(ATTACKS)
+    assert (full["attacked"].trials, full["unknown"].trials) == (50, 10)
+    assert {config.problem.byzantine for config in full["honest"].configs} == {0.0}  # type: ignore[union-attr]
+    assert all(config.algorithm.clusters == "auto" for config in full["unknown"].configs)
+    assert len(grids(2, quick=True)["paper"].configs) == 6
 
 
 def test_the_report_has_a_table_for_each_and_says_who_was_worst() -> None:
-    found = {name: rows(grid) for name, grid in questions(2, quick=True).items()}
+    found = {name: rows(grid) for name, grid in grids(2, quick=True).items()}
     text = beyond_report(found)
     assert "| 2 | 80 | 20 | 1.105 ± 0.005 | 1.110 | 1.0000 ± 0.0000 | 20 | 21 |" in text
     assert "| 5 | 200 | 100 | 10 of 48 | 1.500 ± 0.000 (ALIE) | 2.000 ± 0.000 (ALIE) | 1.0000 |" in text
@@ -59,20 +56,8 @@ def test_the_report_has_a_table_for_each_and_says_who_was_worst() -> None:
     assert "## paper\n\n1 to 2 trials.\n" in beyond_report({"paper": found["paper"][1:]})
 
 
-def test_what_an_informed_server_could_do() -> None:
-    """Liars far off are seen, near ones do no harm; in between nobody can tell them from the honest ones."""
-    (few, many) = measure(12, cells=[(2, 20), (15, 20)])
-    assert few.informed[0] < many.informed[0] < many.filtered[0] <= many.chosen[0]
-    assert few.informed[0] == pytest.approx(1.0, abs=4 * few.informed[1] + 0.1)
-    text = wall_report([few, many], 12)
-    assert text.splitlines()[4].startswith("| 2 | 20 | 4 of 42 | ")
-    rng = np.random.default_rng(3)
-    rows = rng.standard_normal((20, 40, 6))
-    np.testing.assert_allclose(informed_mean(rows, 10, 1e-6, rng), rows.mean(axis=1), atol=1e-6)
-
-
 def test_the_worst_attack_counts_for_every_rule_and_dimension(tmp_path: Path) -> None:
-    found = rows(questions(2, quick=True)["dimension"])
+    found = rows(grids(2, quick=True)["dimension"])
     worst = worst_by_dimension(found)
     assert {row["attack.kind"] for row in worst} == {"alie"}
     assert {row["method"] for row in worst} == set(RULES)
