@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie._src.experiments.database import FILE, Database
+from coterie._src.experiments.database import ARCHIVE, FILE, Database
 from coterie._src.experiments.results import Row
 from coterie._src.studies.registry import STUDIES
 from coterie._src.studies.study import Options
@@ -44,10 +44,15 @@ KEPT = (
 )
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether a folder holds results."""
+    return (folder / FILE).is_file() or (folder / ARCHIVE).is_file()
+
+
 def rows_of(kept: Kept) -> dict[str, list[Row]]:
     """The kept results of each grid."""
     names = STUDIES[kept.study].grids(kept.options)
-    return {name: Database(kept.folder / name).rows() for name in names if (kept.folder / name / FILE).is_file()}
+    return {name: Database(kept.folder / name).rows() for name in names if is_kept(kept.folder / name)}
 
 
 def reports(kept: Kept, measured: bool = False) -> dict[Path, str]:
@@ -58,20 +63,20 @@ def reports(kept: Kept, measured: bool = False) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write the reports and figures, and in the pages every line that changed in a report."""
+    """Write the reports and figures, and in the pages every table that changed in a report."""
     for kept in KEPT:
         if "--figures" in sys.argv:
             rows = rows_of(kept)
             for name, draw in STUDIES[kept.study].figures.items():
                 draw(rows, kept.folder / name, kept.options)
         for file, text in reports(kept, "--limit" in sys.argv).items():
-            before = file.read_text(encoding="utf-8").splitlines()
+            before = file.read_text(encoding="utf-8").split("\n\n")
             file.write_text(text, encoding="utf-8")
             if not kept.page:
                 continue
             page = (DOCS / kept.page).read_text(encoding="utf-8")
-            for old, new in zip(before, text.splitlines(), strict=True):
-                page = page.replace(old, new) if old != new else page
+            for old, new in zip(before, text.split("\n\n"), strict=True):
+                page = page.replace(old.strip(), new.strip()) if old != new else page
             (DOCS / kept.page).write_text(page, encoding="utf-8")
 
 
