@@ -1,8 +1,8 @@
-"""What a federation must not forget: the state after every round, and who said what.
+"""The files of a federation: the state after the last round, and the audit of all rounds.
 
-One safetensors file holds the whole state, exchanged atomically; one SQLite file holds the audit, a row per client and
-round. The rows of a round are written before its state, so that a server that is killed in between does that round
-again and finds its rows in the way, which are then replaced.
+One safetensors file, replaced atomically, holds the whole state; one SQLite file holds the audit, a row per client and
+round. The rows of a round are written before its state: a server that is killed in between repeats the round and
+replaces its rows.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Saved(NamedTuple):
 
     state: State
     rng: Generator
-    nodes: list[int | None]
-    identity: str = ""  # of what is being learnt
+    nodes: list[int | None]  # the node of each client
+    identity: str = ""  # of the problem and the method; another configuration may not go on from this state
 
 
 class Checkpoint:
-    """The folder of a federation."""
+    """The folder of a federation; it is made where it does not exist."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -51,56 +51,56 @@ class Checkpoint:
         self.audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
 
     def save(self, saved: Saved, rows: Sequence[dict[str, Any]] = ()) -> None:
-        """Keep a finished round, its audit first."""
-        holes = ", ".join("?" * len(COLUMNS))
+        """Write the audit of a finished round, then the state after it."""
+        marks = ", ".join("?" * len(COLUMNS))
         with self.audit:
             self.audit.executemany(
-                f"INSERT OR REPLACE INTO replies VALUES ({holes})",
+                f"INSERT OR REPLACE INTO replies VALUES ({marks})",
                 [[row.get(name) for name in COLUMNS] for row in rows],
             )
         state = saved.state
         arrays = {name: as_numpy(getattr(state, name)) for name in ARRAYS if getattr(state, name) is not None}
         if state.moments is not None:
             arrays |= {f"moments.{name}": as_numpy(value) for name, value in state.moments._asdict().items()}
-        notes = {
+        metadata = {
             "round": state.round,
             "calm": [None if np.isinf(state.calm[0]) else state.calm[0], state.calm[1]],
             "rng": saved.rng.bit_generator.state,
             "nodes": saved.nodes,
             "identity": saved.identity,
         }
-        content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(notes)})
+        content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(metadata)})
         write_atomically(self.folder / STATE, content)
 
     def load(self) -> Saved | None:
-        """The last finished round, or None where there is none."""
+        """Return the state after the last finished round, or None where there is none."""
         file = self.folder / STATE
         if not file.is_file():
             return None
         try:
             with safe_open(file, "np") as opened:
-                notes = json.loads((opened.metadata() or {})["coterie"])
+                metadata = json.loads((opened.metadata() or {})["coterie"])
                 arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             rng = default_rng()
-            rng.bit_generator.state = notes["rng"]
-            least, since = notes["calm"]
+            rng.bit_generator.state = metadata["rng"]
+            smallest, since = metadata["calm"]
             moments = None
             if "moments.first" in arrays:
                 moments = Moments(*(arrays[f"moments.{name}"] for name in Moments._fields))
             state = State(
-                notes["round"],
+                metadata["round"],
                 arrays["centres"],
                 arrays.get("fixed"),
                 arrays.get("curvatures"),
                 arrays.get("weights"),
-                (np.inf if least is None else least, since),
+                (np.inf if smallest is None else smallest, since),
                 moments,
             )
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{file}: is not the state of a federation ({error})") from None
-        return Saved(state, rng, list(notes["nodes"]), str(notes.get("identity", "")))
+        return Saved(state, rng, list(metadata["nodes"]), str(metadata.get("identity", "")))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The audit so far."""
+        """Return the audit so far."""
         found = self.audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
         return [dict(zip(COLUMNS, row, strict=True)) for row in found]
