@@ -35,7 +35,7 @@ from coterie._src.federation import ClusteredStrategy, client_app
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.simulation import stream
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "federation"))
 from in_process import InProcessGrid
 
 FILE = Path(__file__).with_name("results.json")
@@ -138,7 +138,7 @@ def federation(folder: Path) -> Result:
     app = client_app(load, lambda context: attack if lying[int(context.node_config["partition-id"])] else None)
     count = task.clients.count
     algorithm = tables.algorithm("coterie", config, task, None, stream(5, 0, "buckets"))
-    strategy = ClusteredStrategy(algorithm, places=count, deadline=5.0, folder=folder, seed=5)
+    strategy = ClusteredStrategy(algorithm, max_clients=count, deadline=5.0, folder=folder, seed=5)
     start = np.zeros((2, task.dim), np.float32)
     found = strategy.start(InProcessGrid(app, range(count)), ArrayRecord({"centres": Array(start)}))
     assert found.arrays is not None

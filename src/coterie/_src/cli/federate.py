@@ -53,7 +53,7 @@ def up(
         bool, typer.Option("--insecure", help="Write no certificates and no keys: for a trial only.")
     ] = False,
 ) -> None:
-    """Write all that a federation needs: the app, certificates and keys, and start scripts for the server and the sites.
+    """Write all that a federation needs: the app, certificates and keys, and start scripts for server and sites.
 
     OUT/README.md says who gets and starts what. Connections are encrypted, and the server knows a site by its key.
     """

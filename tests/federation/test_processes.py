@@ -1,139 +1,112 @@
-"""Real federations: a SuperLink and SuperNodes as processes on loopback, and the kit that starts them."""
+"""Real federations: a SuperLink and SuperNodes as processes on loopback, and Flower's simulation."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from faulty_app import PLAN
+from real_processes import ENVIRONMENT, coterie, end, is_reachable, last_round, started, wait_until
 from safetensors.numpy import load_file
 
 from coterie import load
 from coterie._src.aggregators import median
 from coterie._src.experiments import problems, read_config, run_trial, tables
 from coterie._src.federation.checkpoint import Checkpoint
-from coterie._src.federation.deployment import free_port, prepare
+from coterie._src.federation.deployment import free_port, write_deployment
+from coterie._src.federation.progress import read_progress
 from coterie._src.intake import admit
 from coterie._src.server import Server, take_step
 from coterie._src.simulation import SimulatedNetwork, stream
-from faulty_app import PLAN
-from test_cli import coterie
-
-ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """What a test starts, ended with all that it started, whatever happens."""
-    begun: list[subprocess.Popen[bytes]] = []
-    yield begun
-    for process in reversed(begun):
-        end(process)
+REHEARSED = [
+    "problem.clusters=2", "problem.clients=8", "problem.dim=6", "problem.samples=40", "problem.byzantine=0.125",
+    "algorithm.rounds=4",
+]  # fmt: skip
 
 
-def end(process: subprocess.Popen[bytes], spare_leader: bool = False) -> None:
-    """Kill all that belongs to a process that leads a session; spare_leader: but not that one itself."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended by itself
-            session = int(stat.read_text().rpartition(")")[2].split()[3])
-            pid = int(stat.parent.name)
-            if session == process.pid and not (spare_leader and pid == process.pid):
-                os.kill(pid, signal.SIGKILL)
-    if not spare_leader:
-        process.wait(timeout=30)
-
-
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "OMP_NUM_THREADS": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-}
-
-
-def started(
-    processes: list[subprocess.Popen[bytes]], logs: Path, place: Path, script: str, *words: str, **more: str
-) -> subprocess.Popen[bytes]:
-    """A script of the kit at `place`, in a session of its own."""
-    with (logs / f"{script.replace('/', '-')}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [str(place / script), *words],
-            stdout=log,
-            stderr=log,
-            cwd=logs,
-            env={**ENVIRONMENT, **more},
-            start_new_session=True,
-        )
-    processes.append(process)
-    return process
-
-
-def last_round(folder: Path) -> int:
-    found = Checkpoint(folder).load() if (folder / "state.safetensors").exists() else None
-    return 0 if found is None else found.state.round
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "the condition did not come about"
-        time.sleep(0.2)
-
-
+@pytest.mark.usefixtures("rehearsal")  # which runs meanwhile
 def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    """TLS and keys, as `coterie federate up` writes them: a SuperLink and three SuperNodes on loopback.
+    """TLS and keys, as `coterie federate up` writes them: a SuperLink and two SuperNodes on loopback.
 
-    After the first round the server is killed and started again; one site is killed, and a stranger knocks.
+    After the first round the server and one site are killed, and the server is started again. While it waits for the
+    dead site, a site with a key that is not registered asks for admission.
     """
-    port, place = free_port(), tmp_path / "kit"
+    place, port = tmp_path / "deployment", free_port()
     config = read_config(None, [
-        "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=3",
+        "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=2",
+        "algorithm.step=0.1",
     ])  # fmt: skip
-    names = ["oslo", "bern", "rome"]
-    prepare(place, config, [*names, "stranger"], host="127.0.0.1", port=port, method="brifca-median", deadline=15.0)
+    names = ["oslo", "rome"]
+    write_deployment(place, config, [*names, "stranger"], host="127.0.0.1", port=port, method="brifca-median")
     (place / "server" / "nodes" / "stranger.pub").unlink()  # a key that nobody has registered
     begin = partial(started, processes, tmp_path, place)
-    out = place / "server" / "federation"
-    server = begin("server/start.sh")
-    ready = place / "server" / "ready"
-    wait_until(ready.exists, 90)
-    sites = {name: begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port())) for name in [*names, "stranger"]}
-    begin("server/run.sh", "least=3 places=4")
+    server, out = place / "server", place / "server" / "federation"
+    T = [time.monotonic()]
+
+    def lap(w):
+        T.append(time.monotonic())
+        print(f"{w} {T[-1] - T[-2]:.1f}", file=sys.__stderr__, flush=True)
+
+    link = begin("server/start.sh")
+    sites = {}
+    for name in names:  # a site may come when its key is registered
+        wait_until((server / "nodes" / f"{name}.json").exists, 90)
+        lap(name)
+        sites[name] = begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port()))
+    begin("server/run.sh", "min_clients=2 max_clients=3")
+    wait_until(lambda: last_round(out) >= 0, 240)
+    lap("presence")
     wait_until(lambda: last_round(out) >= 1, 240)
-    end(server)
+    lap("round 1")
+    end(link)
     end(sites["rome"])
     before = last_round(out)
-    ready.unlink()
     begin("server/start.sh")
-    wait_until(ready.exists, 90)
-    begin("server/run.sh", "least=2 places=4")
+    wait_until(lambda: is_reachable(port), 90)
+    lap("server again")
+    slowest = max(row["seconds"] for row in Checkpoint(out).rows())  # how fast this machine is
+    print(slowest)
+    begin("server/run.sh", f"min_clients=1 max_clients=3 deadline={3.0 + 1.5 * slowest}")
+    wait_until(lambda: waiting_for(out) == (1, 2), 240)
+    lap("one of two")
+    begin("stranger/start.sh", RUNTIME_PORT=str(free_port()))
+    wait_until(lambda: "refused" in (tmp_path / "stranger-start.sh.log").read_text(), 60)
+    lap("stranger")
     wait_until((out / "centres.safetensors").exists, 240)
+    lap("end")
     rows = Checkpoint(out).rows()
-    assert max(row["round"] for row in rows) == 3
-    assert len({row["node"] for row in rows}) == 3  # nobody heard of the stranger
+    assert max(row["round"] for row in rows) == 2
+    assert len({row["node"] for row in rows}) == 2  # the stranger was never asked
     for row in rows:
         assert row["verdict"] == ("accepted" if row["round"] <= before or row["client"] not in gone(rows) else "silent")
     assert len(gone(rows)) == 1
-    told = coterie("audit", str(out), "--all", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert set(re.findall(r"oslo|bern|rome|stranger", told.stdout)) == set(names)
+    shown = coterie("audit", str(out), "--all", cwd=tmp_path)
+    lap("audit")
+    assert shown.returncode == 0, shown.stderr
+    assert set(re.findall(r"oslo|rome|stranger", shown.stdout)) == set(names)
     for secret in ("oslo/node.key", "server/server.key", "offline/ca.key"):
         assert (place / secret).stat().st_mode & 0o077 == 0
     assert not list((place / "oslo").glob("**/server.key"))
+
+
+def waiting_for(folder: Path) -> tuple[int, int] | None:
+    """The replies to the open question of a round and the clients that were asked; None before there is one."""
+    found = read_progress(folder)
+    return None if found is None or found[0].waiting else (found[0].replies, found[0].asked)
 
 
 @pytest.mark.slow
@@ -144,15 +117,17 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
 
     What each did stands in the audit, the run ends, and the models are those of a server that heard only the rest.
     """
-    place, deadline, rounds, count = tmp_path / "kit", 40.0, 14, 6
+    place, deadline, rounds, count = tmp_path / "deployment", 40.0, 14, 6
     config = read_config(None, [
         "problem.clusters=2", f"problem.clients={count}", "problem.dim=5", "problem.byzantine=0",
         "problem.samples=[40, 41, 42, 43, 44, 45]",  # which tell in the audit who is who
         f"algorithm.rounds={rounds}", "algorithm.step=0.1", "algorithm.init=gaussian",
     ])  # fmt: skip
     names = [f"site{i}" for i in range(count)]
-    prepare(place, config, names, host="127.0.0.1", port=free_port(), method="brifca-median", deadline=deadline)
-    shutil.copy(ROOT / "tests" / "faulty_app.py", place / "app" / "federation_app" / "faulty.py")
+    write_deployment(
+        place, config, names, host="127.0.0.1", port=free_port(), method="brifca-median", deadline=deadline
+    )
+    shutil.copy(Path(__file__).with_name("faulty_app.py"), place / "app" / "federation_app" / "faulty.py")
     project = place / "app" / "pyproject.toml"
     project.write_text(project.read_text().replace("federation_app.apps:client", "federation_app.faulty:client"))
     begin = partial(started, processes, tmp_path, place)
@@ -202,9 +177,9 @@ def test_the_proxy_lets_sites_through_and_nobody_to_the_control_api(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
     """A stranger who has the authority's certificate can neither enrol a key nor start a run from outside."""
-    outside, place = "127.0.0.2", tmp_path / "kit"
+    outside, place = "127.0.0.2", tmp_path / "deployment"
     port = free_port()
-    prepare(place, read_config(None), ["oslo", "stranger"], host=outside, port=port)
+    write_deployment(place, read_config(None), ["oslo", "stranger"], host=outside, port=port)
     server = place / "server"
     (server / "nodes" / "stranger.pub").rename(tmp_path / "stranger.pub")
     proxy = server / "nginx.conf"
@@ -247,79 +222,45 @@ def gone(rows: list[dict[str, Any]]) -> set[int]:
     return {row["client"] for row in rows if row["verdict"] == "silent"}
 
 
-def test_what_a_kit_cannot_be_is_named(tmp_path: Path) -> None:
-    config = read_config(None)
-    for options, named in (
-        ({"sites": []}, "sites: name at least one"),
-        ({"sites": ["a", "a"]}, "each once"),
-        ({"sites": ["../a"]}, "letters, digits"),
-        ({"port": 0}, "port"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            prepare(tmp_path / "kit", config, **{"sites": ["a"], "host": "h", **options})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a server cannot begin with 'warm'"):
-        prepare(tmp_path / "kit", read_config(None, ["algorithm.init=warm"]), ["a"], host="h")
-    assert not (tmp_path / "kit").exists()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(ValueError, match="not an empty folder"):
-        prepare(tmp_path / "full", config, ["a"], host="h")
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """`coterie federate simulate` as a process, and its folder; most of its time it waits, so that others may run."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    words = [word for change in REHEARSED for word in ("--set", change)]
+    command = [sys.executable, "-m", "coterie", "federate", "simulate", *words, "--method", "brifca-median"]
+    with subprocess.Popen(
+        [*command, "--out", "out"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        yield process, folder
+        end(process)
 
 
-def test_the_example_is_what_the_kit_writes(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "flower"
-    config = read_config(example / "federation_app" / "config.toml")
-    prepare(tmp_path / "kit", config, [f"s{i}" for i in range(20)], host="127.0.0.1", insecure=True)
-    for file in ("pyproject.toml", "federation_app/__init__.py", "federation_app/apps.py"):
-        assert (tmp_path / "kit" / "app" / file).read_text() == (example / file).read_text()
-
-
-def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(tmp_path: Path) -> None:
+def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
+    rehearsal: tuple[subprocess.Popen[str], Path],
+) -> None:
     """`coterie federate simulate` and the in-process simulation: same data, same attack, same centres to 1e-5."""
-    changes = ["problem.clusters=2", "problem.clients=8", "problem.dim=6", "problem.samples=40", "algorithm.rounds=4"]
-    changes += ["problem.byzantine=0.125"]
-    words = [word for change in changes for word in ("--set", change)]
-    done = coterie("federate", "simulate", *words, "--method", "brifca-median", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = load_file(tmp_path / "out" / "results" / "centres.safetensors")["brifca-median"]
-    config = read_config(None, [*changes, 'run.methods=["brifca-median"]'])
+    process, folder = rehearsal
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    found = load_file(folder / "out" / "results" / "centres.safetensors")["brifca-median"]
+    config = read_config(None, [*REHEARSED, 'run.methods=["brifca-median"]'])
     here = run_trial(config, 0, record=False).methods["brifca-median"].centres
     np.testing.assert_allclose(found, here, atol=1e-5)
-    models = load(tmp_path / "out" / "results")
+    models = load(folder / "out" / "results")
     x = np.random.default_rng(0).standard_normal((40, 6))
     assert models.assign(x, x @ found[1]) == 1
     np.testing.assert_allclose(models.predict(x), x @ found[1], rtol=1e-4, atol=1e-5)
-    shown = coterie("audit", "out/results", "--all", cwd=tmp_path)
+    shown = coterie("audit", "out/results", "--all", cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert "distance" in shown.stdout
-    assert (tmp_path / "out" / "results" / "audit.png").read_bytes().startswith(b"\x89PNG")
-    watched = coterie("federate", "watch", "out/results", cwd=tmp_path)
+    assert (folder / "out" / "results" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    watched = coterie("federate", "watch", "out/results", cwd=folder)
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout.startswith("round 4/4: 8 accepted, 0 refused, 0 silent")
-    nowhere = coterie("federate", "watch", ".", cwd=tmp_path)
+    nowhere = coterie("federate", "watch", ".", cwd=folder)
     assert nowhere.returncode == 2
     assert "no federation writes here yet" in nowhere.stderr
-    nothing = coterie("audit", ".", cwd=tmp_path)
+    nothing = coterie("audit", ".", cwd=folder)
     assert nothing.returncode == 2
     assert "audit.sqlite: no such file" in nothing.stderr
-
-
-def test_a_kit_from_the_command_line(tmp_path: Path) -> None:
-    words = ["--site", "oslo", "--site", "bern", "--set", "problem.kind=folder"]
-    refused = coterie("federate", "up", "kit", *words, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "problem.columns: name the sites' feature columns" in refused.stderr
-    named = ["--set", 'problem.columns=["age", "dose in $(mg)"]']
-    done = coterie("federate", "up", "named", *words, *named, "--insecure", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "`./start.sh FILE` (.csv, .parquet or .npz with the columns age, dose in $(mg), y)" in done.stdout
-    usage = subprocess.run([tmp_path / "named" / "oslo" / "start.sh"], capture_output=True, text=True, check=False)
-    assert usage.returncode == 2
-    assert usage.stderr.endswith("FILE: .csv, .parquet or .npz with the columns age, dose in $(mg), y\n")
-    done = coterie("federate", "up", "kit", *words, "--features", "3", "--insecure", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "warning: no certificates and no keys" in done.stderr
-    assert "For a trial only" in done.stdout
-    usage = subprocess.run([tmp_path / "kit" / "oslo" / "start.sh"], capture_output=True, text=True, check=False)
-    assert usage.returncode == 2
-    assert "usage" in usage.stderr
