@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
-from real_processes import end
-from small_federation import CLIENTS
 
 from coterie._src.data import Federation, mixed_regression
 from coterie._src.init import warm
+from real_processes import end
+from small_federation import CLIENTS
 
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Flower knows of a process in which an app runs; a message is made in its name."""
+    """Set the identity that Flower gives to the process of an app, which messages carry."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
@@ -35,7 +35,7 @@ def start(drawn: Federation) -> np.ndarray:
 
 @pytest.fixture
 def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """What a test starts, ended with all that it started, whatever happens."""
+    """Collect the processes that a test starts, and end them with all that they started."""
     begun: list[subprocess.Popen[bytes]] = []
     yield begun
     for process in reversed(begun):

@@ -30,21 +30,31 @@ ENVIRONMENT = {
 
 
 def end(process: subprocess.Popen[Any], spare_leader: bool = False) -> None:
-    """Kill all that belongs to a process that leads a session; spare_leader: but not that one itself."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended by itself
-            session = int(stat.read_text().rpartition(")")[2].split()[3])
-            pid = int(stat.parent.name)
-            if session == process.pid and not (spare_leader and pid == process.pid):
-                os.kill(pid, signal.SIGKILL)
+    """Kill the whole session that a process leads, and wait for its end; spare_leader: but not the leader itself."""
+    killed = session_of(process) - ({process.pid} if spare_leader else set())
+    for pid in killed:
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: killed.isdisjoint(session_of(process)), 30)
     if not spare_leader:
         process.wait(timeout=30)
+
+
+def session_of(leader: subprocess.Popen[Any]) -> set[int]:
+    """Return the processes that run in the session of a process."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader.pid and state != "Z":
+                found.add(int(stat.parent.name))
+    return found
 
 
 def started(
     processes: list[subprocess.Popen[bytes]], logs: Path, place: Path, script: str, *words: str, **more: str
 ) -> subprocess.Popen[bytes]:
-    """A script of the kit at `place`, in a session of its own."""
+    """Start a script of the deployment at `place`, in a session of its own."""
     with (logs / f"{script.replace('/', '-')}.log").open("ab") as log:
         process = subprocess.Popen(
             [str(place / script), *words],
@@ -59,6 +69,7 @@ def started(
 
 
 def last_round(folder: Path) -> int:
+    """Return the last finished round of a federation; -1 before the start is saved."""
     found = Checkpoint(folder).load() if (folder / "state.safetensors").exists() else None
     return -1 if found is None else found.state.round
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcessGrid
 from sklearn.metrics import roc_auc_score
-from small_federation import app, centres_of
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent
@@ -18,6 +16,8 @@ from coterie._src.federation.audit import audit_clients, site_names
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.init import warm
 from coterie._src.server import Server
+from in_process import InProcessGrid
+from small_federation import app, centres_of
 
 
 def test_the_audit_knows_sites_and_clusters(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_the_audit_knows_sites_and_clusters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attacked", [True, False])
-def test_the_audit_puts_liars_first(attacked: bool, tmp_path: Path) -> None:
+def test_the_audit_puts_byzantine_clients_first(attacked: bool, tmp_path: Path) -> None:
     """The paper's attack at 5 %: an AUC of at least 0.99; and with no attack nobody stands out."""
     clients = 60
     drawn = mixed_regression(

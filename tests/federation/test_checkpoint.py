@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import InProcessGrid
-from small_federation import CLIENTS, app, centres_of
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
@@ -17,6 +15,8 @@ from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.checkpoint import Checkpoint, Saved
 from coterie._src.server import Optimiser, Server
+from in_process import InProcessGrid
+from small_federation import CLIENTS, app, centres_of
 
 
 class Killed(BaseException):

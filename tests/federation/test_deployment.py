@@ -6,15 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from real_processes import coterie
 
 from coterie._src.experiments import read_config
 from coterie._src.federation.deployment import write_deployment
+from real_processes import coterie
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_a_kit_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_invalid_deployment_is_named(tmp_path: Path) -> None:
     config = read_config(None)
     for options, named in (
         ({"sites": []}, "sites: name at least one"),
@@ -33,7 +33,7 @@ def test_what_a_kit_cannot_be_is_named(tmp_path: Path) -> None:
         write_deployment(tmp_path / "full", config, ["a"], host="h")
 
 
-def test_the_example_is_what_the_kit_writes(tmp_path: Path) -> None:
+def test_the_example_is_what_a_deployment_holds(tmp_path: Path) -> None:
     example = ROOT / "examples" / "flower"
     config = read_config(example / "federation_app" / "config.toml")
     write_deployment(tmp_path / "deployment", config, [f"s{i}" for i in range(20)], host="127.0.0.1", insecure=True)
@@ -41,7 +41,7 @@ def test_the_example_is_what_the_kit_writes(tmp_path: Path) -> None:
         assert (tmp_path / "deployment" / "app" / file).read_text() == (example / file).read_text()
 
 
-def test_a_kit_from_the_command_line(tmp_path: Path) -> None:
+def test_a_deployment_from_the_command_line(tmp_path: Path) -> None:
     words = ["--site", "oslo", "--site", "bern", "--set", "problem.kind=folder"]
     refused = coterie("federate", "up", "deployment", *words, cwd=tmp_path)
     assert refused.returncode == 2

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from in_process import failing
 
 from coterie._src import tasks
 from coterie._src.data import Federation
-from coterie._src.federation import Question, apps, client_app
+from coterie._src.federation import Question, client_app
 from coterie._src.federation.client import respond_to
 from coterie._src.federation.messages import read_answer, read_question
+from in_process import failing
 
 
 def test_a_site_refuses_questions_that_make_no_sense(drawn: Federation) -> None:
@@ -33,24 +31,6 @@ def test_a_site_refuses_questions_that_make_no_sense(drawn: Federation) -> None:
     message = Message(good.record(), dst_node_id=1, message_type="train")
     with pytest.raises(ValueError, match="a site is one client"):
         several(message, Context(1, 1, {}, RecordDict(), {}))
-
-
-def test_named_columns_mean_the_same_at_every_site(tmp_path: Path) -> None:
-    """Two sites with the same samples, whose files have their columns in another order."""
-    (tmp_path / "oslo.csv").write_text("dose,age,y\n1,2,3\n4,6,5\n")
-    (tmp_path / "bern.csv").write_text("site,age,y,dose\nbern,2,3,1\nbern,6,5,4\n")
-    (tmp_path / "config.toml").write_text(
-        '[problem]\nkind = "folder"\nclusters = 1\ncolumns = ["age", "dose"]\n[algorithm]\nstep = 0.1\n'
-    )
-    client = apps(tmp_path / "config.toml")[1]
-    asked = Question("gradient", 0, np.array([[1.0, -1.0]], np.float32))
-    found = []
-    for site in ("oslo", "bern"):
-        message = Message(asked.record(), dst_node_id=1, message_type="train")
-        context = Context(1, 1, {"data": str(tmp_path / f"{site}.csv")}, RecordDict(), {})
-        found.append(read_answer(client(message, context))[0].update)
-    # errors 2 − 1 − 3 and 6 − 4 − 5: the gradient is (2/2)·(−2·(2, 1) − 3·(6, 4))
-    np.testing.assert_allclose(found, [[-22.0, -14.0]] * 2)
 
 
 def test_an_error_reply_is_one_line() -> None:

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
-from in_process import Fault, InProcessGrid
-from small_federation import CLIENTS, app
 
 from coterie._src import attacks, tasks
 from coterie._src.data import Federation
@@ -17,6 +15,8 @@ from coterie._src.federation import ClientNumbers, FlowerNetwork
 from coterie._src.federation.network import MAX_UNANSWERED
 from coterie._src.intake import admit
 from coterie._src.simulation import SimulatedNetwork
+from in_process import Fault, InProcessGrid
+from small_federation import CLIENTS, app
 
 
 def test_all_questions_have_the_answers_of_the_simulation(drawn: Federation, start: np.ndarray) -> None:

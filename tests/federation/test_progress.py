@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import FAULTS, InProcessGrid
 from rich.console import Console
-from small_federation import CLIENTS, app, centres_of
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
@@ -20,6 +18,8 @@ from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.progress import Progress, read_progress
 from coterie._src.federation.report import federation_view
 from coterie._src.server import Server
+from in_process import FAULTS, InProcessGrid
+from small_federation import CLIENTS, app, centres_of
 
 
 def test_how_far_it_is_can_be_watched(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import FAULTS, InProcessGrid
-from small_federation import BYZANTINE, CLIENTS, app, centres_of, simulated, strategy
 
 from coterie._src import attacks, tasks
 from coterie._src.aggregators import median
@@ -21,6 +19,8 @@ from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play, stream
+from in_process import FAULTS, InProcessGrid
+from small_federation import BYZANTINE, CLIENTS, app, centres_of, simulated, strategy
 
 
 def test_the_transport_changes_nothing(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_late_joiners_and_those_who_leave(drawn: Federation, start: np.ndarray, 
     np.testing.assert_allclose(found, drawn.truth.centres, atol=0.2)
     rows = Checkpoint(tmp_path).rows()
     last = {row["client"]: row["node"] for row in rows if row["round"] == 40}
-    # free places first, then that of node 0, which is gone
+    # free numbers first, then that of node 0, which is gone
     assert last == {0: "111", **{i: str(i) for i in range(1, 10)}, 10: "100", 11: "110"}
     assert sum(row["verdict"] == "silent" for row in rows if row["node"] == "0") >= 1
 
@@ -97,6 +97,14 @@ def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
         strategy(min_clients=99)
     with pytest.raises(ValueError, match="deadline"):
         strategy(deadline=0)
+
+
+def test_the_parameters_of_version_0_1_warn() -> None:
+    descent = ClusteredDescent(Server(median), rounds=1)
+    with pytest.warns(DeprecationWarning, match="is now called m.._clients") as warned:
+        made = ClusteredStrategy(descent, places=5, least=2)  # type: ignore[call-arg]
+    assert (made.max_clients, made.min_clients) == (5, 2)
+    assert {warning.filename for warning in warned} == {__file__}
 
 
 def test_a_node_that_is_only_listed_is_waited_for(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:

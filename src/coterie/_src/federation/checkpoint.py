@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,15 +47,12 @@ class Checkpoint:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.audit = sqlite3.connect(self.folder / AUDIT)
-        self.audit.execute("PRAGMA journal_mode = WAL")
-        self.audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
 
     def save(self, saved: Saved, rows: Sequence[dict[str, Any]] = ()) -> None:
         """Write the audit of a finished round, then the state after it."""
         marks = ", ".join("?" * len(COLUMNS))
-        with self.audit:
-            self.audit.executemany(
+        with self._audit() as audit, audit:
+            audit.executemany(
                 f"INSERT OR REPLACE INTO replies VALUES ({marks})",
                 [[row.get(name) for name in COLUMNS] for row in rows],
             )
@@ -100,7 +98,14 @@ class Checkpoint:
             raise ValueError(f"{file}: is not the state of a federation ({error})") from None
         return Saved(state, rng, list(metadata["nodes"]), str(metadata.get("identity", "")))
 
+    def _audit(self) -> closing[sqlite3.Connection]:
+        audit = sqlite3.connect(self.folder / AUDIT)
+        audit.execute("PRAGMA journal_mode = WAL")
+        audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
+        return closing(audit)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the audit so far."""
-        found = self.audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+        with self._audit() as audit:
+            found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
         return [dict(zip(COLUMNS, row, strict=True)) for row in found]
