@@ -54,11 +54,12 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     begin = partial(started, processes, tmp_path, place)
     server, out = place / "server", place / "server" / "federation"
     link = begin("server/start.sh")
+    wait_until(lambda: is_reachable(port), 90)
+    begin("server/run.sh", "min_clients=2 max_clients=3")  # it waits for the sites
     sites = {}
-    for name in names:  # a site may come when its key is registered
+    for name in names:  # a site is admitted when its key is registered
         wait_until((server / "nodes" / f"{name}.json").exists, 90)
         sites[name] = begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port()))
-    begin("server/run.sh", "min_clients=2 max_clients=3")
     wait_until(lambda: last_round(out) >= 1, 240)
     end(link)
     end(sites["rome"])
@@ -66,7 +67,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     begin("server/start.sh")
     wait_until(lambda: is_reachable(port), 90)
     slowest = max(row["seconds"] for row in Checkpoint(out).rows())
-    deadline = slowest + 4.0  # a SuperNode looks for messages every 3 s
+    deadline = slowest + 3.0  # a SuperNode looks for messages every 3 s
     begin("server/run.sh", f"min_clients=1 max_clients=3 deadline={deadline}")
     wait_until(lambda: waiting_for(out) == (1, 2), 240)
     begin("unknown/start.sh", RUNTIME_PORT=str(free_port()))
