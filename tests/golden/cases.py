@@ -36,7 +36,7 @@ from coterie._src.federation import ClusteredStrategy, client_app
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.simulation import stream
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "federation"))
 from in_process import InProcessGrid
 
 FILE = Path(__file__).with_name("results.json")
@@ -75,6 +75,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "label-flip": {"attack": {"kind": "label-flip", "target": "random"}},
     "paper-on-emptiest": {"attack": {"kind": "paper", "target": "emptiest", "scale": 2.0, "sleep": 3}},
 }
+PINNED_NAMES = {
+    "algorithm.max_byzantine": "algorithm.most_byzantine",
+    "algorithm.max_clusters": "algorithm.most_clusters",
+}
+"""Columns that were renamed since the results were pinned."""
 FEW = ("coterie", "brifca-median", "ifca", "three-stage")
 
 
@@ -137,7 +142,7 @@ def federation(folder: Path) -> Result:
     app = client_app(load, lambda context: attack if lying[int(context.node_config["partition-id"])] else None)
     count = task.clients.count
     algorithm = METHODS["coterie"].algorithm(replace(setup, truth=None).setting(stream(5, 0, "buckets")))
-    strategy = ClusteredStrategy(algorithm, places=count, deadline=5.0, folder=folder, seed=5)
+    strategy = ClusteredStrategy(algorithm, max_clients=count, deadline=5.0, folder=folder, seed=5)
     start = np.zeros((2, task.dim), np.float32)
     found = strategy.start(InProcessGrid(app, range(count)), ArrayRecord({"centres": Array(start)}))
     assert found.arrays is not None
@@ -161,7 +166,8 @@ def small_sweep(folder: Path) -> Result:
     sweep(jobs_left(grid, database), database, local_engine(1))
     rows = [{name: value for name, value in row.items() if name != "seconds"} for row in database.rows(grid.keys)]
     database.close()
-    return {"rows": [{k: None if v != v else v for k, v in row.items()} for row in rows], "keys": grid.keys}
+    rows = [{PINNED_NAMES.get(k, k): None if v != v else v for k, v in row.items()} for row in rows]
+    return {"rows": rows, "keys": grid.keys}
 
 
 def digits() -> Any:

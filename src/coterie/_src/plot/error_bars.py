@@ -25,7 +25,7 @@ def lines(rows: Sequence[dict[str, Any]], x: str, series: str, y: str, *, path: 
 def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, y: str, log: bool = False) -> None:
     """The lines of `lines` in given axes. What is no number along x stands side by side."""
     if y not in METRICS.names:
-        raise ValueError(f"y: must be a metric ({', '.join(METRICS)}), got {y}")
+        raise ValueError(f"y: must be a metric ({', '.join(METRICS.names)}), got {y}")
     rows = [{**row, series: _hashable(row.get(series)), x: _hashable(row.get(x))} for row in rows]
     numeric = all(isinstance(row[x], int | float) for row in rows)
     if not numeric:

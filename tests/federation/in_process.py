@@ -1,4 +1,4 @@
-"""Flower's grid in one process, and sites that do what they should not."""
+"""Flower's grid in one process, and sites that send invalid replies."""
 
 from __future__ import annotations
 

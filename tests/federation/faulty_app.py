@@ -1,4 +1,4 @@
-"""An app whose sites do in some rounds what a broken or a hostile one might; `test_deployment` runs it for real."""
+"""An app whose sites misbehave in some rounds, as a broken or hostile site might; `test_processes` runs it."""
 
 import os
 import time
@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from coterie._src.federation import apps
 from coterie._src.federation.messages import read_question
+from coterie.federation import apps
 
 PLAN: dict[int, dict[int, tuple[str, str]]] = {
     2: {0: ("raise", "failed"), 1: ("shape", "wrong_shape"), 2: ("type", "wrong_type"), 3: ("nan", "not_finite")},
@@ -26,24 +26,26 @@ PLAN: dict[int, dict[int, tuple[str, str]]] = {
 """By site and round: what it does, and what the audit must say."""
 
 
-def sent(content: RecordDict, update: Array) -> RecordDict:
-    """The same with another update."""
+def with_update(content: RecordDict, update: Array) -> RecordDict:
+    """Return the records with another update."""
     return RecordDict({**content, "update": ArrayRecord({"update": update})})
 
 
-def told(content: RecordDict, **numbers: int) -> RecordDict:
-    """The same with other numbers."""
+def with_numbers(content: RecordDict, **numbers: int) -> RecordDict:
+    """Return the records with other numbers."""
     return RecordDict({**content, "answer": MetricRecord({**content.metric_records["answer"], **numbers})})
 
 
 FAULTS: dict[str, Callable[[RecordDict, np.ndarray], RecordDict]] = {
-    "shape": lambda content, row: sent(content, Array(row[:-1])),
-    "type": lambda content, row: sent(content, Array(row.astype(np.int64))),
-    "nan": lambda content, row: sent(content, Array(row * np.nan)),
-    "garbage": lambda content, row: sent(content, Array("float32", row.shape, "numpy.ndarray", b"\x93NUMPY garbage")),
-    "pickle": lambda content, row: sent(content, Array("object", (1,), "numpy.ndarray", b"\x80\x04K\x01.")),
-    "cluster": lambda content, row: told(content, label=2),
-    "wedge": lambda content, row: told(content, samples=2**64),
+    "shape": lambda content, row: with_update(content, Array(row[:-1])),
+    "type": lambda content, row: with_update(content, Array(row.astype(np.int64))),
+    "nan": lambda content, row: with_update(content, Array(row * np.nan)),
+    "garbage": lambda content, row: with_update(
+        content, Array("float32", row.shape, "numpy.ndarray", b"\x93NUMPY garbage")
+    ),
+    "pickle": lambda content, row: with_update(content, Array("object", (1,), "numpy.ndarray", b"\x80\x04K\x01.")),
+    "cluster": lambda content, row: with_numbers(content, label=2),
+    "wedge": lambda content, row: with_numbers(content, samples=2**64),
     "no record": lambda content, row: RecordDict({}),
 }
 
