@@ -44,7 +44,7 @@ Result = dict[str, Any]
 """centres: floats as JSON writes them, which keeps every bit, and the hash of their bytes; labels, rounds and audit."""
 
 SMALL = {"clients": 20, "clusters": 2, "samples": 20, "dim": 24, "byzantine": 0.15}
-BOUNDS = {"most_byzantine": 0.15, "trim": 0.3, "rounds": 12}
+BOUNDS = {"max_byzantine": 0.15, "trim": 0.3, "rounds": 12}
 ATTACKS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper"},
     "alie": {"kind": "alie", "target": "smallest", "scale": "worst"},
@@ -56,7 +56,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "ragged": {"problem": {**SMALL, "samples": "8..40", "dim": 12}},
     "gaussian-means": {"problem": {**SMALL, "kind": "gaussian-means"}},
     "poisson-means": {"problem": {**SMALL, "kind": "poisson-means", "dim": 5}},
-    "unknown-k": {"problem": {**SMALL, "dim": 5}, "algorithm": {**BOUNDS, "clusters": "auto", "most_clusters": 4}},
+    "unknown-k": {"problem": {**SMALL, "dim": 5}, "algorithm": {**BOUNDS, "clusters": "auto", "max_clusters": 4}},
     "spectral": {"algorithm": {**BOUNDS, "init": "spectral"}},
     "mixing": {"algorithm": {**BOUNDS, "before": "mixing"}},
     "bucketing": {"algorithm": {**BOUNDS, "before": "bucketing"}},
@@ -69,9 +69,9 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "participation": {"algorithm": {**BOUNDS, "participation": 0.6, "quorum": 2}},
     "resample": {"problem": {**SMALL, "samples": 40, "dim": 5}, "algorithm": {**BOUNDS, "resample": True}},
-    "disguised": {"attack": {"kind": "disguised", "target": "smallest", "scale": "worst"}},
+    "disguised": {"attack": {"kind": "noisy-alie", "target": "smallest", "scale": "worst"}},
     "phantom": {"attack": {"kind": "phantom"}},
-    "hop": {"attack": {"kind": "sign-flip", "target": "hop"}},
+    "hop": {"attack": {"kind": "sign-flip", "target": "rotating"}},
     "label-flip": {"attack": {"kind": "label-flip", "target": "random"}},
     "paper-on-emptiest": {"attack": {"kind": "paper", "target": "emptiest", "scale": 2.0, "sleep": 3}},
 }

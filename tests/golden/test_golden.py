@@ -40,7 +40,6 @@ def test_every_case_is_pinned() -> None:
     assert all(digest(found) == PINNED["sha256"][name] for name, found in PINNED["results"].items())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # attacks by the names they had then
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_do_not_move(name: str) -> None:
     found = json.loads(json.dumps(CASES[name]()))

@@ -9,6 +9,7 @@ import math
 import os
 import sqlite3
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -285,7 +286,8 @@ def _number(value: float) -> float | None:
 
 def _complete(inside: Row) -> Row:
     """Flat, as this version would write it: with the keys that an earlier one did not have."""
-    known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # names that an earlier version had
+        known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
     return _flat(known.model_dump(mode="json", exclude={"run"})) | _flat(
         {name: keys for name, keys in inside.items() if name in ("run", "files")}
     )
