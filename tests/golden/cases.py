@@ -167,7 +167,7 @@ def small_sweep(folder: Path) -> Result:
     rows = [{name: value for name, value in row.items() if name != "seconds"} for row in database.rows(grid.keys)]
     database.close()
     rows = [{PINNED_NAMES.get(k, k): None if v != v else v for k, v in row.items()} for row in rows]
-    return {"rows": rows, "keys": grid.keys}
+    return {"rows": sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)), "keys": grid.keys}
 
 
 def digits() -> Any:
