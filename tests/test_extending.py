@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,14 +53,13 @@ class Noiseless(MixedRegression):
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line in each registry, for the time of a test."""
     for registry in (METHODS, ATTACKS, PROBLEMS):
         monkeypatch.setattr(registry, "_records", dict(registry._all()))
     METHODS.add(ct.Method("brifca-huber", "Algorithm 1 with a Huber mean", lambda setting: Huber(), colour="teal"))
     ATTACKS.add(reversed_mean)
     PROBLEMS.add(ProblemRecord("noiseless", "the paper's problem without noise", Noiseless))
-    yield
 
 
 @pytest.mark.usefixtures("added")
@@ -93,11 +91,11 @@ def test_a_rule_an_attack_and_a_problem_from_outside_run_like_those_that_are_bui
 
 
 def test_an_unknown_name_is_one_line_with_a_suggestion() -> None:
-    with pytest.raises(ValueError, match="brifca-huber.*did you mean brifca-"):
+    with pytest.raises(ValueError, match=r"brifca-huber.*did you mean brifca-"):
         parse_config({"run": {"methods": ["brifca-huber"]}})
     with pytest.raises(ValueError, match='attack: must be one of paper, .* got "reversed"'):
         ct.attack("reversed")
-    with pytest.raises(ValueError, match="problem.kind: must be mixed-regression"):
+    with pytest.raises(ValueError, match=r"problem\.kind: must be mixed-regression"):
         parse_config({"problem": {"kind": "noiseless"}})
 
 
