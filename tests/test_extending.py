@@ -93,7 +93,7 @@ def test_a_rule_an_attack_and_a_problem_from_outside_run_like_those_that_are_bui
 def test_an_unknown_name_is_one_line_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"brifca-huber.*did you mean brifca-"):
         parse_config({"run": {"methods": ["brifca-huber"]}})
-    with pytest.raises(ValueError, match='attack: must be one of paper, .* got "reversed"'):
+    with pytest.raises(ValueError, match=r'attack: must be one of paper, .* got "reversed"'):
         ct.attack("reversed")
     with pytest.raises(ValueError, match=r"problem\.kind: must be mixed-regression"):
         parse_config({"problem": {"kind": "noiseless"}})
