@@ -61,9 +61,9 @@ class Recorder:
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = info.movement
         row["strangers"] = info.unknown_senders
-        row["refused"] = int(_refused(info.verdicts).sum())
-        row["silent"] = int((info.verdicts == Verdict.SILENT).sum())
-        row["empty"] = int((info.sizes == 0).sum())
+        row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
+        row["silent"] = int(np.count_nonzero(info.verdicts == Verdict.SILENT))
+        row["empty"] = int(np.count_nonzero(info.sizes == 0))
         row["stuck"] = info.rejected
         row["sizes"] = " ".join(str(size) for size in info.sizes)
         self.rows.append(row)
@@ -76,7 +76,8 @@ class Recorder:
         self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
-        self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
+        if trimmed is not None:
+            self.trimmed += np.where(np.isnan(trimmed), 0.0, trimmed)
         self.counted += labels >= 0
 
     def finish(self, seconds: float) -> MethodResult:
