@@ -160,7 +160,7 @@ def per_cluster(
     whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
     if not whole or (rows and not 0 <= labels.min() <= labels.max() < clusters):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
-    labels = labels.astype(np.int64, copy=False)
+    labels, weights = labels.astype(np.int64, copy=False), rule._checked(weights, rows)
     order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
