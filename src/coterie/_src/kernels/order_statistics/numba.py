@@ -181,6 +181,8 @@ def means_between_ranks(
     rows: NDArray[Any], members: Ints, counts: list[int], lows: list[int], highs: list[int], out: NDArray[Any]
 ) -> None:
     """See `order_statistics.means_between_ranks_reference`."""
+    if not counts:
+        return
     rows = np.ascontiguousarray(rows)
     program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
     parts = min(1 + len(members) * columns // THREAD_ELEMENTS, available_cores())
