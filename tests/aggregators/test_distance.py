@@ -1,50 +1,43 @@
-"""Krum, mixing, bucketing and clipping against naive float64, and against arbitrary rows."""
+"""Krum, clipping, mixing and the geometric median against naive float64; squared distances."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from coterie._src.aggregators import (
     Aggregator,
-    bucketed,
-    centred_clipping,
-    filtered_mean,
-    krum,
-    mean,
+    CentredClipping,
+    GeometricMedian,
+    Krum,
+    NearestNeighbourMixing,
     median,
-    mixed,
-    products,
     squared_distances,
 )
-from coterie._src.aggregators.products import copies, copies_among
 
 RULES: dict[str, Aggregator] = {
-    "krum": partial(krum, byzantine=0.2),
-    "multi-krum": partial(krum, byzantine=0.2, selected=0.5),
-    "mixed": partial(mixed, rule=median, byzantine=0.2),
-    "clipping": centred_clipping,
-    "clipping-fixed": partial(centred_clipping, radius=0.7, iterations=5),
+    "krum": Krum(0.2),
+    "multi-krum": Krum(0.2, selected=0.5),
+    "mixed": NearestNeighbourMixing(median, 0.2),
+    "clipping": CentredClipping(),
+    "clipping-fixed": CentredClipping(radius=0.7, iterations=5),
 }
-rules = pytest.mark.parametrize("name", RULES)
 
 
 def naive(name: str, rows: np.ndarray) -> np.ndarray:
     x = rows.astype(np.float64)
-    n, lies = len(x), int(0.2 * len(x))
+    n, byzantine = len(x), int(0.2 * len(x))
     between = ((x[:, None] - x[None, :]) ** 2).sum(axis=2)
     if name.endswith("krum"):
-        scores = [np.sort(np.delete(line, i))[: n - lies - 2].sum() for i, line in enumerate(between)]
+        scores = [np.sort(np.delete(line, i))[: n - byzantine - 2].sum() for i, line in enumerate(between)]
         best = np.argsort(scores)[: 1 if name == "krum" else -(-n // 2)]
         return x[best].mean(axis=0)
     if name == "mixed":
-        return np.median([x[np.argsort(line)[: n - lies]].mean(axis=0) for line in between], axis=0)
+        return np.median([x[np.argsort(line)[: n - byzantine]].mean(axis=0) for line in between], axis=0)
     point = np.median(x, axis=0)
     radius = 0.7 if name == "clipping-fixed" else np.median(np.linalg.norm(x - point, axis=1))
     for _ in range(5 if name == "clipping-fixed" else 10):
@@ -54,7 +47,7 @@ def naive(name: str, rows: np.ndarray) -> np.ndarray:
     return point
 
 
-@rules
+@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize(("rows", "columns"), [(7, 3), (20, 5000), (41, 1), (100, 130)])
 def test_agrees_with_naive_float64(name: str, rows: int, columns: int) -> None:
     table = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
@@ -68,54 +61,21 @@ def test_agrees_with_naive_float64(name: str, rows: int, columns: int) -> None:
     np.testing.assert_allclose(RULES[name](table[order]), expected, atol=1e-5)
 
 
-@rules
-@given(data=st.data(), size=st.sampled_from([1.0, 1e6, 1e19, 1e38, float(np.finfo(np.float32).max)]))
-def test_arbitrary_rows_are_harmless(name: str, data: st.DataObject, size: float) -> None:
-    """Two lies among eleven rows: finite, and no farther from the honest mean than the honest rows are wide."""
-    honest = np.random.default_rng(data.draw(st.integers(0, 99))).standard_normal((9, 4)).astype(np.float32)
-    lies = data.draw(hnp.arrays(np.float32, (2, 4), elements=st.sampled_from([-size, 0.0, size])))
-    found = RULES[name](np.concatenate([lies, honest]))
-    assert np.isfinite(found).all()
-    centre = honest.mean(axis=0)
-    assert np.linalg.norm(found - centre) <= 2 * np.linalg.norm(honest - centre, axis=1).max()
-
-
-@rules
-def test_one_two_and_equal_rows(name: str) -> None:
-    row = np.array([[3.0, -4.0]], np.float32)
-    assert np.array_equal(RULES[name](row), row[0])
-    np.testing.assert_allclose(RULES[name](np.tile(row, (6, 1))), row[0], rtol=1e-6)
-    np.testing.assert_allclose(RULES[name](np.array([[0.0], [2.0]])), [1.0])  # neither is better than the other
-    whole = RULES[name](np.array([[0, 9], [1, 9], [2, 9], [3, 9], [4, 9]]))
-    np.testing.assert_allclose(whole, [2.0, 9.0], atol=1.0)
-    with pytest.raises(ValueError, match="two axes"):
-        RULES[name](np.zeros(3))
-
-
 def test_distances_of_far_rows_that_lie_close_do_not_cancel() -> None:
     far = np.full((2, 1000), 1e6, np.float32)
     far[1] += 1.0
     assert squared_distances(far)[0, 1] == 1000.0
 
 
-def test_a_row_that_is_not_finite_is_nobody_s_neighbour() -> None:
+def test_a_row_that_is_not_finite_is_no_neighbour() -> None:
     for rows in ([[0.0], [1.0], [2.0], [np.inf]], [[np.inf], [0.0], [1.0], [2.0]]):
         table = np.array(rows)
-        assert np.isinf(squared_distances(table)).sum() == 6
         with np.errstate(invalid="ignore"):
-            assert mixed(table, median, 0.25).tolist() == [1.0]
-            assert krum(table, 0.25).tolist() == [1.0]
-
-
-def test_mixing_rows_far_from_zero_keeps_their_digits() -> None:
-    rows = np.random.default_rng(0).standard_normal((7, 3))
-    far = mixed((rows + 1e6).astype(np.float32), median, 0.2).astype(np.float64)
-    np.testing.assert_allclose(far - 1e6, mixed(rows, median, 0.2), atol=0.1)  # float32 has a spacing of 0.06 there
+            assert np.isinf(squared_distances(table)).sum() == 6
+            assert Krum(0.25)(table).tolist() == [1.0]
 
 
 def test_distances_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     table = np.random.default_rng(0).standard_normal((9, 100_000)).astype(np.float32)
     found = squared_distances(table)
     with ThreadPoolExecutor(1) as alone:
@@ -123,54 +83,67 @@ def test_distances_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch)
         assert np.array_equal(squared_distances(table), found)
 
 
-def test_buckets_hold_every_row_once() -> None:
-    table = np.arange(7.0)[:, None]
-    seen: list[np.ndarray] = []
-
-    def keep(rows: np.ndarray) -> np.ndarray:
-        seen.append(np.asarray(rows))
-        return mean(rows)
-
-    bucketed(table, keep, 3, np.random.default_rng(1))
-    (means,) = seen
-    assert means.shape == (3, 1)
-    assert (means.ravel() * [3, 3, 1]).sum() == pytest.approx(21.0)
-    assert np.array_equal(bucketed(table, median, 1, np.random.default_rng(0)), [3.0])
-
-
-def test_settings_out_of_range_are_named() -> None:
-    rows = np.zeros((5, 2))
-    for call, named in [
-        (partial(krum, rows, byzantine=0.5), "byzantine"),
-        (partial(krum, rows, byzantine=0.1, selected=2.0), "selected"),
-        (partial(mixed, rows, median, byzantine=-0.1), "byzantine"),
-        (partial(bucketed, rows, median, 0, np.random.default_rng(0)), "size"),
-        (partial(centred_clipping, rows, radius=0.0), "radius"),
-        (partial(centred_clipping, rows, radius=np.inf), "radius"),
-        (partial(centred_clipping, rows.astype(complex)), "real"),
-    ]:
-        with pytest.raises(ValueError, match=named):
-            call()
-
-
-@given(
-    hnp.arrays(np.int8, st.tuples(st.integers(2, 12), st.integers(1, 3))), st.integers(1, 6), st.sampled_from([1, 30])
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: Krum(0.5), "byzantine_fraction must be"),
+        (lambda: Krum(0.1, selected=2.0), "selected must be"),
+        (lambda: CentredClipping(radius=0.0), "radius must be"),
+        (lambda: CentredClipping(radius=np.inf), "radius must be"),
+        (lambda: CentredClipping(iterations=-1), "iterations must be"),
+    ],
 )
-def test_copies_are_the_same_some_points_at_a_time(values: np.ndarray, most: int, pairs: int) -> None:
-    points = values / np.float64(16)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "PAIRS", pairs)
-        assert np.array_equal(copies_among(points, most), copies(squared_distances(points), most))
+def test_options_out_of_range_are_named(build: Callable[[], Aggregator], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        build()
 
 
-def test_copies_are_found_where_they_are_half_of_all_rows() -> None:
-    """Fourteen who copy one of fifteen: most rows have a twin, so the usual distance to the nearest one is 0."""
-    rng = np.random.default_rng(0)
-    honest = rng.standard_normal((15, 20))
-    groups = copies(squared_distances(np.concatenate([honest, np.tile(honest[:1], (14, 1))])), most=15)
-    assert groups.tolist() == [*range(15), *[0] * 14]
-    everybody = copies(squared_distances(np.tile(honest[:1], (9, 1))), most=4)
-    assert len(set(everybody.tolist())) == 9
-    # the median is their point, and yet the others are heard: what is left is the mean of the fifteen
-    found = filtered_mean(np.concatenate([honest, np.tile(honest[:1], (14, 1))]), liars=14)
-    assert np.linalg.norm(found - honest.mean(axis=0)) < 0.5 * np.linalg.norm(found - honest[0])
+@pytest.mark.parametrize("rule", [CentredClipping(), GeometricMedian(), NearestNeighbourMixing(median, 0.2)])
+def test_complex_numbers_are_refused(rule: Aggregator) -> None:
+    with pytest.raises(ValueError, match="real numbers"):
+        rule(np.zeros((5, 2), complex))
+
+
+def test_clipping_begins_at_the_last_aggregate_where_it_has_a_history() -> None:
+    """One step of radius 1 from a memory of 10 moves towards rows at 0, 0, 0 by 1; without a history, from 0, by 0."""
+    rows, memory = np.zeros((3, 2)), np.array([10.0, 0.0])
+    rule = CentredClipping(radius=1.0, iterations=1, history=True)
+    found, after = rule.update(memory, rows)
+    assert found.tolist() == [9.0, 0.0]
+    assert after is not None
+    assert after.tolist() == [9.0, 0.0]
+    first, after = rule.update(None, rows)
+    assert first.tolist() == [0.0, 0.0]
+    assert after is not None
+    assert after.tolist() == [0.0, 0.0]
+    without = CentredClipping(radius=1.0, iterations=1)
+    found, after = without.update(memory, rows)
+    assert found.tolist() == [0.0, 0.0]
+    assert after is None
+    assert rule(rows).tolist() == [0.0, 0.0]  # a call has no memory
+
+
+def test_geometric_median_of_whole_numbers() -> None:
+    rows = np.array([[0, 0], [1, 2], [9, 2]])
+    expected = GeometricMedian()(rows.astype(float))
+    np.testing.assert_allclose(GeometricMedian()(rows), expected)
+    np.testing.assert_allclose(GeometricMedian()(torch.from_numpy(rows)), expected)
+
+
+def test_geometric_median_of_no_columns() -> None:
+    assert GeometricMedian()(np.zeros((5, 0))).shape == (0,)
+
+
+def test_geometric_median_of_many_rows_of_few_columns(rng: np.random.Generator) -> None:
+    """It then runs on the rows; with columns of zeros, on their products."""
+    for rows in (rng.standard_normal((40, 3)), np.concatenate([rng.standard_normal((30, 3)), np.full((10, 3), 1e200)])):
+        expected = GeometricMedian()(np.pad(rows, ((0, 0), (0, 30))))
+        assert (expected[3:] == 0).all()
+        np.testing.assert_allclose(GeometricMedian()(rows), expected[:3], rtol=1e-7, atol=1e-9)
+
+
+def test_geometric_median_minimises_the_sum_of_distances(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((15, 3))
+    point = GeometricMedian()(rows)
+    pulls = (rows - point) / np.linalg.norm(rows - point, axis=1, keepdims=True)
+    assert np.linalg.norm(pulls.sum(axis=0)) < 1e-5  # the gradient of the sum of distances
