@@ -1,4 +1,4 @@
-"""One contract for all aggregators: values, kinds of arrays, invariances, weights, memory, one aggregate per cluster."""
+"""One contract for all aggregators: values, kinds of arrays, invariances, weights, memory, and one per cluster."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_the_memory_of_many_rows_of_few_columns_is_no_square(monkeypatch: pytest
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dim", [20, 60])
 def test_where_clients_agree_the_order_of_the_rows_does_not_matter(dim: int, form: Form) -> None:
-    """More honest rows than Byzantine ones and their original agree closely; these are no copies, wherever they stand."""
+    """More rows than can be Byzantine copies agree closely: they are honest, wherever they stand."""
     rng = np.random.default_rng(13)
     precise, noisy = 1e-3 * rng.standard_normal((12, dim)), rng.standard_normal((30, dim))
     forged = rng.standard_normal((10, dim)) + 3.0
