@@ -70,9 +70,7 @@ def test_numba_is_loaded_by_the_first_kernel_that_needs_it(chosen: str, loaded: 
         "print('numba' in sys.modules)"
     )
     environment = {**os.environ, "COTERIE_KERNELS": chosen}
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == str(loaded)
 
 

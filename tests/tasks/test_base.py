@@ -1,4 +1,4 @@
-"""Every task against finite differences, its direct definition, and independent solvers."""
+"""One contract for all tasks: their definition, finite differences, and NumPy beside torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression, Ridge
 
-from coterie._src.data import Clients, mixed_regression
+from coterie._src import tasks as task_module
+from coterie._src.data import Clients
 from coterie._src.tasks import (
-    Quadratic,
     Task,
-    linear_model,
+    TaskRecord,
+    assign,
     linear_regression,
     logistic_regression,
     mean_estimation,
-    quadratic,
     softmax_regression,
 )
-from coterie._src.tasks.linear import float32_inverse, least_squares
 
 CLASSES = 3
 
@@ -81,14 +79,14 @@ def test_gradients_are_finite_differences_of_losses(name: str, ragged: Clients, 
 
 
 @tasks
-def test_a_response_is_losses_choice_and_gradients_in_one(name: str, ragged: Clients, rng: np.random.Generator) -> None:
+def test_a_response_is_choice_and_gradients_in_one(name: str, ragged: Clients, rng: np.random.Generator) -> None:
     task = TASKS[name](ragged)
     centres = rng.standard_normal((3, task.dim))
-    found = task.respond(centres, lambda losses: np.asarray(losses).argmax(axis=1))
-    labels = task.losses(centres).argmax(axis=1)
-    assert np.array_equal(found.labels, labels)
-    np.testing.assert_allclose(found.losses, task.losses(centres), rtol=1e-12)
-    np.testing.assert_allclose(found.updates, task.gradients(centres, labels), rtol=1e-9, atol=1e-12)
+    for order in ([0, 1, 2], [2, 0, 1]):
+        found = task.respond(centres[order])
+        labels = assign(task.losses(centres[order]))
+        assert np.array_equal(found.labels, labels)
+        np.testing.assert_allclose(found.updates, task.gradients(centres[order], labels), rtol=1e-9, atol=1e-12)
 
 
 # few samples are separable: without a ridge the infimum of the two classifiers lies at infinity
@@ -127,163 +125,6 @@ def test_torch_gives_what_numpy_gives(name: str, ragged: Clients, rng: np.random
     np.testing.assert_allclose(theirs.curvatures(), ours.curvatures(), rtol=1e-9)
 
 
-def test_the_gram_form_is_the_direct_form_in_float32(rng: np.random.Generator) -> None:
-    clients = mixed_regression(rng, clients=12, clusters=2, samples=range(5, 60), dim=20).clients
-    direct, gram = linear_regression(clients, "direct"), linear_regression(clients, "gram")
-    centres = rng.standard_normal((3, 20)).astype(np.float32)
-    labels = rng.integers(3, size=12)
-    np.testing.assert_allclose(gram.losses(centres), direct.losses(centres), rtol=2e-4)
-    np.testing.assert_allclose(gram.gradients(centres, labels), direct.gradients(centres, labels), rtol=2e-3, atol=2e-3)
-    assert np.array_equal(gram.minimisers(), direct.minimisers())
-    np.testing.assert_allclose(gram.minimisers(0.2), direct.minimisers(0.2), rtol=1e-3, atol=1e-4)
-
-
-def test_the_cheaper_form_is_chosen(ragged: Clients) -> None:
-    assert type(linear_regression(ragged)) is type(linear_regression(ragged, "gram"))
-    wide = Clients(np.zeros((3, 9)), np.zeros(3), np.array([3]))
-    assert type(linear_regression(wide)) is type(linear_regression(wide, "direct"))
-    with pytest.raises(ValueError, match="form must be"):
-        linear_regression(ragged, "fast")
-
-
-@pytest.mark.parametrize(("dim", "gram"), [(2, True), (3, False), (9, False)])
-def test_statistics_of_many_clients_take_a_fifth_of_their_samples_memory_at_most(
-    dim: int, gram: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clients = Clients(rng.standard_normal((20, dim)), rng.standard_normal(20), np.array([10, 10]))
-    assert isinstance(linear_regression(clients), Quadratic)
-    monkeypatch.setattr(quadratic, "GRAM_NUMBERS", 0)
-    assert isinstance(linear_regression(clients), Quadratic) == gram
-
-
-def test_least_squares_of_many_samples_is_summed_in_parts(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = rng.standard_normal((50, 4)).astype(np.float32), rng.standard_normal(50).astype(np.float32)
-    monkeypatch.setattr(linear_model, "CACHED_ELEMENTS", 4 * 7)
-    expected = np.linalg.lstsq(x.astype(np.float64), y.astype(np.float64), rcond=None)[0]
-    np.testing.assert_allclose(least_squares(x, y, 0.0), expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("spread", [0.0, 2.0, 3.5, 6.0, 12.0])
-def test_least_squares_at_any_condition(spread: float, rng: np.random.Generator) -> None:
-    """Columns from 1 down to 10^-spread: by Cholesky, from some point on by QR, with as many digits as there are."""
-    x = rng.standard_normal((200, 8)) * 10 ** -np.linspace(0, spread, 8)
-    truth = rng.standard_normal(8)
-    found = least_squares(x, x @ truth, 0.0)
-    np.testing.assert_allclose(found, truth, rtol=max(1e-9, 1e-14 * 10**spread))
-    assert least_squares(np.zeros((9, 3)), np.ones(9), 0.0).tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(("samples", "dim"), [(30, 10), (10, 10), (10, 30)])
-def test_local_minimisers_are_of_least_norm(samples: int, dim: int, rng: np.random.Generator) -> None:
-    x, y = rng.standard_normal((samples, dim)), rng.standard_normal(samples)
-    task = linear_regression(Clients(x, y, np.array([samples])))
-    np.testing.assert_allclose(task.minimisers()[0], np.linalg.pinv(x) @ y, rtol=1e-7, atol=1e-9)
-    theirs = Ridge(alpha=0.1 * samples, fit_intercept=False, solver="svd").fit(x, y).coef_
-    np.testing.assert_allclose(task.minimisers(0.1)[0], theirs, rtol=1e-7, atol=1e-9)
-
-
-def test_the_published_inverse_is_right_where_it_is_well_posed_only(rng: np.random.Generator) -> None:
-    x = rng.standard_normal((200, 5))
-    y = x @ np.arange(5.0)
-    np.testing.assert_allclose(float32_inverse(x, y, 0.0), np.arange(5.0), atol=1e-4)
-    np.testing.assert_allclose(float32_inverse(x, y, 0.3), least_squares(x, y, 0.3), atol=1e-4)
-    singular = np.column_stack([x, x[:, 0]])
-    assert np.isfinite(float32_inverse(np.zeros((3, 2)), np.zeros(3), 0.0)).all()
-    assert float32_inverse(singular, y, 0.0).shape == (6,)
-
-
-def test_a_repeated_column_does_not_break_the_minimiser(rng: np.random.Generator) -> None:
-    x = rng.standard_normal((8, 2))
-    doubled = np.column_stack([x, x[:, 0]])
-    found = linear_regression(Clients(doubled, x @ [2.0, 1.0], np.array([8]))).minimisers()[0]
-    np.testing.assert_allclose(found, [1.0, 1.0, 1.0], atol=1e-9)  # least norm shares the weight
-
-
-def test_logistic_and_softmax_agree_with_scikit_learn(rng: np.random.Generator) -> None:
-    n, ridge = 200, 0.01
-    x = rng.standard_normal((n, 4))
-    y = np.argmax(x[:, :3] + rng.gumbel(size=(n, 3)), axis=1).astype(float)
-    # scikit-learn minimises ½‖w‖² + C·Σ loss, ours the mean loss + ridge·‖w‖²
-    peer = LogisticRegression(C=1 / (2 * ridge * n), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    softmax = softmax_regression(Clients(x, y, np.array([n])), 3).minimisers(ridge)[0].reshape(4, 3)
-    np.testing.assert_allclose(softmax.T, peer.fit(x, y).coef_, atol=2e-4)
-    binary = (y > 0).astype(float)
-    logistic = logistic_regression(Clients(x, binary, np.array([n]))).minimisers(ridge)[0]
-    np.testing.assert_allclose(logistic, peer.fit(x, binary).coef_[0], atol=2e-4)
-
-
-@pytest.mark.parametrize("form", ["mean", "gram"])
-def test_a_block_of_clients_at_a_time_gives_the_same_bits(
-    form: str, ragged: Clients, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = mean_estimation(ragged) if form == "mean" else linear_regression(ragged, "gram")
-    centres = rng.standard_normal((3, task.dim))
-    whole = task.respond(centres, lambda losses: losses.argmin(axis=1))
-    monkeypatch.setattr(quadratic, "BLOCK", 7 * task.dim)  # two clients
-    pieces = task.respond(centres, lambda losses: losses.argmin(axis=1))
-    for one, other in zip(whole, pieces, strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_columns_that_differ_by_rounding_alone(rng: np.random.Generator) -> None:
-    """Centimetres beside inches, in float32: the Gram form must not stand on a minimiser that is all rounding."""
-    centimetres = rng.uniform(150, 190, size=(180, 1)).astype(np.float32)
-    features = np.concatenate([centimetres, centimetres / np.float32(2.54), np.ones((180, 1), np.float32)], axis=1)
-    targets = (0.5 * centimetres[:, 0] + rng.standard_normal(180)).astype(np.float32)
-    clients = Clients(features, targets, np.full(6, 30))
-    direct, gram = linear_regression(clients, "direct"), linear_regression(clients, "gram")
-    centres = np.array([[0.5, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=np.float32)
-    np.testing.assert_allclose(gram.losses(centres), direct.losses(centres), rtol=1e-2)
-    assert np.abs(gram.minimisers()).max() < 100
-
-
-def test_whole_numbers_are_numbers(rng: np.random.Generator) -> None:
-    whole = rng.integers(-9, 9, size=(40, 3))
-    clients = Clients(whole, whole @ [0.5, 0.4, 0.3], np.full(4, 10))
-    np.testing.assert_allclose(linear_regression(clients).minimisers(), np.tile([0.5, 0.4, 0.3], (4, 1)), atol=1e-9)
-    means = mean_estimation(Clients(whole, None, np.full(4, 10))).minimisers()
-    np.testing.assert_allclose(means, whole.reshape(4, 10, 3).mean(axis=1))
-
-
-def test_a_gradient_of_very_many_samples_keeps_its_digits() -> None:
-    features = np.random.default_rng(0).uniform(1, 2, size=(3_000_000, 1)).astype(np.float32)
-    clients = Clients(features, np.zeros(len(features), dtype=np.float32), np.array([len(features)]))
-    found = linear_regression(clients, "direct").gradients(np.ones((1, 1), dtype=np.float32), np.zeros(1, np.int64))
-    np.testing.assert_allclose(found[0, 0], 2 * (features.astype(np.float64) ** 2).mean(), rtol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float16", ">f4"])
-def test_other_number_formats_take_the_general_way(dtype: str, rng: np.random.Generator) -> None:
-    features, targets = rng.standard_normal((20, 3)).astype(dtype), rng.standard_normal(20).astype(dtype)
-    task = linear_regression(Clients(features, targets, np.full(2, 10)), "direct")
-    exact = linear_regression(Clients(features.astype(float), targets.astype(float), np.full(2, 10)), "direct")
-    centres = rng.standard_normal((2, 3)).astype(dtype)
-    np.testing.assert_allclose(task.losses(centres), exact.losses(centres.astype(float)), rtol=1e-2)
-
-
-def test_clients_with_one_sample_are_their_own_means(rng: np.random.Generator) -> None:
-    features = rng.standard_normal((5, 3)).astype(np.float32)
-    task = mean_estimation(Clients(features, None, np.ones(5, dtype=np.int64)))
-    centres = rng.standard_normal((2, 3)).astype(np.float32)
-    np.testing.assert_allclose(task.losses(centres), ((centres - features[:, None]) ** 2).sum(axis=2), rtol=1e-6)
-    assert np.array_equal(task.minimisers(), features)
-
-
-def test_a_float32_mean_of_many_samples_far_from_zero() -> None:
-    samples = 1000 + np.random.default_rng(0).standard_normal((200_000, 1))
-    task = mean_estimation(Clients(samples.astype(np.float32), None, np.array([200_000])))
-    assert task.minimisers()[0, 0] == pytest.approx(samples.mean(), abs=1e-4)
-
-
-def test_losses_do_not_overflow() -> None:
-    clients = Clients(np.array([[1.0], [-1.0]]), np.array([1.0, 0.0]), np.array([2]))
-    far = np.array([[1e4], [-1e4]])
-    assert logistic_regression(clients).losses(far).tolist() == [[0.0, 1e4]]
-    assert np.isfinite(softmax_regression(clients, 2).losses(np.array([[1e4, -1e4]]))).all()
-
-
 @tasks
 def test_curvatures_bound_the_hessian(name: str, ragged: Clients, rng: np.random.Generator) -> None:
     """λ_max against the exact eigenvalue; for the square loss it is equal, for the others an upper bound."""
@@ -297,11 +138,35 @@ def test_curvatures_bound_the_hessian(name: str, ragged: Clients, rng: np.random
         assert spread[i] == pytest.approx(0.0 if name == "mean" else bound * np.sum(x**2) / len(x) ** 2)
 
 
-def test_targets_that_are_no_class_name_client_and_row() -> None:
-    clients = Clients(np.zeros((3, 1)), np.array([0.0, 1.0, 2.0]), np.array([2, 1]), ("oslo", "bern"))
-    with pytest.raises(ValueError, match=r"client bern, row 1: target 2.0 is not a class from 0 to 1"):
-        logistic_regression(clients)
-    with pytest.raises(ValueError, match="classes must be at least 2"):
-        softmax_regression(clients, 1)
-    with pytest.raises(ValueError, match="targets are missing"):
-        linear_regression(Clients(np.zeros((3, 1)), None, np.array([3])))
+@tasks
+def test_flipped_twice_is_the_task_itself(name: str, ragged: Clients, rng: np.random.Generator) -> None:
+    task = TASKS[name](ragged)
+    centres = rng.standard_normal((2, task.dim))
+    flipped = task.flipped()
+    assert not np.allclose(flipped.losses(centres), task.losses(centres))
+    np.testing.assert_allclose(flipped.flipped().losses(centres), task.losses(centres), rtol=1e-9)
+
+
+@tasks
+def test_targets_from_a_model_are_explained_by_it(name: str, ragged: Clients, rng: np.random.Generator) -> None:
+    """The model has then a lower loss than its opposite, for every client; for the square loss, none."""
+    task, model = TASKS[name](ragged), rng.standard_normal(TASKS[name](ragged).dim)
+    explained = task.with_targets_from(model)
+    losses = explained.losses(np.stack([model, -model]))
+    assert (losses[:, 0] < losses[:, 1]).all()
+    if name.startswith("linear"):
+        np.testing.assert_allclose(losses[:, 0], 0, atol=1e-12)
+    if name == "mean":
+        np.testing.assert_allclose(explained.minimisers(), np.tile(model, (6, 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("record", list(task_module.TASKS), ids=lambda record: record.name)
+def test_records_build_their_task(record: TaskRecord, ragged: Clients) -> None:
+    clients = with_classes(ragged, 2) if record.classifies else ragged
+    task = record.build(clients, 2)
+    assert task.clients is clients
+    assert task.has_curvatures
+    assert task.curvature_bound > 0
+    assert record.needs_targets == (record.name != "mean")
+    if record.loss is not None:
+        assert record.loss(2).outputs * clients.dim == task.dim
