@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from coterie import __version__, load
-from coterie._src.cli.paper import plan
+from coterie._src.cli.plan import plan
 from coterie._src.experiments.config import COMPARED
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
@@ -241,7 +241,7 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
     assert (again.returncode, again.stderr) == (0, "")
     idle = coterie("run", "../o/config.toml", "--set", "attack.kind=alie", "--json", cwd=tmp_path / "elsewhere")
-    assert idle.stderr == "note: attack: changes nothing, since nobody in a folder is known to lie\n"
+    assert idle.stderr == "note: attack: changes nothing, since no client of a folder is known to be Byzantine\n"
     (clients / "site05.csv").write_text("dose,response\n1,x\n")
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2
@@ -328,11 +328,11 @@ def test_who_was_not_asked_is_silent_and_not_refused(tmp_path: Path) -> None:
     [
         (
             ["problem.byzantine=0.05", "algorithm.most_byzantine=0.4"],
-            "reckons with 24 liars, and the smallest cluster has 19",
+            "allows for 24 Byzantine clients, and the smallest cluster has 19",
         ),
         (
             ["algorithm.step=0.1", "algorithm.tolerance=0.5"],
-            "algorithm.step, algorithm.tolerance: the method coterie goes",
+            "algorithm.step, algorithm.tolerance: the method coterie does",
         ),
     ],
 )
@@ -378,7 +378,7 @@ def test_every_option_of_plan_sets_what_it_names(capsys: pytest.CaptureFixture[s
     assert "no trim above 1/2 - epsilon = 0.4" in planned(trim=0.45)[second]["meaning"]
     assert "unknown" in planned(changes=["algorithm.init=spectral"])["start within"]["meaning"]
     edge = planned(clients=1499, clusters=2, byzantine=0.33289, c1=0.0)["set algorithm.trim to"]
-    assert (edge["value"], edge["meaning"]) == (None, "too many liars")
+    assert (edge["value"], edge["meaning"]) == (None, "too many Byzantine clients")
     planned(changes=["problem.kind=gaussian-means", "problem.noise_variance=0"])
 
 

@@ -17,7 +17,7 @@ from coterie._src.client import AssignmentCache, assign, respond
 from coterie._src.data import Clients, mixed_regression
 from coterie._src.init import bernoulli
 from coterie._src.kernels import squared_loss
-from coterie._src.kernels.dispatch import choice
+from coterie._src.kernels.dispatch import CHOICE
 from coterie._src.kernels.elkan import MEMORY_SHARE, PATH, LowerBounds
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork
@@ -73,7 +73,7 @@ def test_the_labels_and_the_updates_are_those_without_a_cache(
             assert np.array_equal(found.updates, expected.updates, equal_nan=True)
 
 
-@pytest.mark.skipif(choice() == "reference", reason="the reference evaluates every centre in every round")
+@pytest.mark.skipif(CHOICE == "reference", reason="the reference evaluates every centre in every round")
 def test_most_clients_evaluate_one_centre_alone() -> None:
     """A whole descent, with all evaluations counted, and another one that begins with an empty cache in every round."""
     drawn = mixed_regression(np.random.default_rng(0), clients=60, clusters=6, samples=40, dim=50, byzantine=0.05)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coterie._src.algorithms.start import _location, _standard_error
 from sklearn.metrics import adjusted_rand_score
 
 from coterie._src.aggregators import mean
 from coterie._src.algorithms import ClusteredDescent
 from coterie._src.algorithms.descent import ask_weights, standard_errors
-from coterie._src.algorithms.start import _location, _standard_error
 from coterie._src.attacks import Attack, constant
 from coterie._src.data import mixed_regression
 from coterie._src.experiments import read_config, run_trial, tables

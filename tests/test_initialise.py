@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from coterie._src.algorithms.start import Find, RobustStart
 from scipy.spatial.distance import cdist
 
 from coterie._src.aggregators import median, trimmed_mean
-from coterie._src.algorithms.start import Find, RobustStart
 from coterie._src.experiments import Config, problems, read_config, run_trial, tables
 from coterie._src.experiments.trial import draw_trial
 from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie._src.kernels import dispatch
 from coterie._src.kernels.compiling import compiled
-from coterie._src.kernels.dispatch import Kernel, choice
+from coterie._src.kernels.dispatch import Kernel
 
 
 def kernel() -> Kernel:
@@ -26,8 +27,6 @@ def kernel() -> Kernel:
 
 @pytest.fixture
 def compiled_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    from coterie._src.kernels import dispatch
-
     monkeypatch.setattr(dispatch, "choice_of_compiled", lambda values: "compiled", raising=False)
 
 
@@ -38,26 +37,29 @@ def compiled_form(monkeypatch: pytest.MonkeyPatch) -> None:
         ("auto", "reference", "compiled"),
         ("compiled", "compiled", "compiled"),
         ("reference", "reference", "reference"),
-        (None, "reference", "compiled"),
     ],
 )
-def test_the_environment_chooses(chosen: str | None, few: str, many: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if chosen is None:
-        monkeypatch.delenv("COTERIE_KERNELS", raising=False)
-    else:
-        monkeypatch.setenv("COTERIE_KERNELS", chosen)
+def test_the_choice_is_followed(chosen: str, few: str, many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "CHOICE", chosen)
     found = kernel()
     assert (found([1]), found([1, 2, 3])) == (few, many)
     always = Kernel(found.reference, found.compiled)
     assert always([1]) == ("reference" if chosen == "reference" else "compiled")
 
 
+@pytest.mark.parametrize("chosen", [None, *dispatch.CHOICES])
+def test_the_environment_chooses(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if chosen is None:
+        monkeypatch.delenv("COTERIE_KERNELS", raising=False)
+    else:
+        monkeypatch.setenv("COTERIE_KERNELS", chosen)
+    assert dispatch._choice() == (chosen or "auto")
+
+
 def test_a_choice_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTERIE_KERNELS", "fast")
     with pytest.raises(ValueError, match='COTERIE_KERNELS must be auto, compiled, reference, got "fast"'):
-        choice()
-    with pytest.raises(ValueError, match="got"):
-        kernel()([1])
+        dispatch._choice()
 
 
 @pytest.mark.parametrize(("chosen", "loaded"), [("reference", False), ("auto", True)])

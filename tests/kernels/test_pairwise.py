@@ -10,7 +10,7 @@ from coterie._src.kernels.pairwise import BLOCK, FEW, add_squared_distances
 
 @pytest.fixture(params=["reference", "compiled"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COTERIE_KERNELS", request.param)
+    monkeypatch.setattr("coterie._src.kernels.dispatch.CHOICE", request.param)
 
 
 @pytest.mark.usefixtures("form")
