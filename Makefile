@@ -47,7 +47,7 @@ test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
 
 test-reference: $(VENV)/dev.stamp
-	COTERIE_KERNELS=reference $(BIN)/pytest $(wildcard $(addprefix tests/,$(CORE)))
+	COTERIE_KERNELS=reference $(BIN)/pytest $(addprefix tests/,$(CORE))
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/pytest tests/test_docs.py
