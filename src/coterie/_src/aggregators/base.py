@@ -183,8 +183,8 @@ def per_cluster(
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     """(clusters, d): all clusters in one call of the kernel."""
     sizes = counts.tolist()
-    lows, highs = zip(*(rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes), strict=True)
-    table = means_between_ranks(updates, order, sizes, lows, highs)
+    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
+    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
     factors = [rule.factor(count) for count in sizes]
     if any(factor != 1 for factor in factors):
         table *= np.array(factors).astype(table.dtype)[:, None]
