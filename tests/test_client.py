@@ -157,6 +157,8 @@ def test_labels_that_are_returned_may_be_written_to(rng: np.random.Generator) ->
     for _ in range(3):
         found = respond(task, centres, cache=cache)
         assert np.array_equal(found.labels, task.respond(centres).labels)
+        assert cache.lower_bounds is not None
+        assert not np.shares_memory(found.labels, cache.lower_bounds.labels)
         found.labels[:] = 10**9
 
 

@@ -52,3 +52,11 @@ def test_copies_are_found_where_they_are_half_of_all_rows() -> None:
     # the median is their point, and yet the others count: the result is near the mean of the fifteen
     found = SpectralFilter(14)(np.concatenate([honest, np.tile(honest[:1], (14, 1))]))
     assert np.linalg.norm(found - honest.mean(axis=0)) < 0.5 * np.linalg.norm(found - honest[0])
+
+
+@pytest.mark.parametrize(("equal", "groups"), [(3, [0, 1, 2, 3, 4, 1, 1]), (4, [0, 1, 2, 3, 4, 5, 6, 7])])
+def test_more_equal_rows_than_can_be_copies_are_honest(equal: int, groups: list[int]) -> None:
+    """Five rows of which the second stands there `equal` times, with at most three of a kind."""
+    points = np.array([0.0, 1.0, 2.0, 3.0, 4.0, *[1.0] * (equal - 1)])[:, None]
+    assert copies(squared_distances(points), most=3).tolist() == groups
+    assert copies_among(points, most=3).tolist() == groups

@@ -135,16 +135,16 @@ def test_a_bound_falls_in_steps_that_are_smaller_than_its_rounding(form: Any) ->
 
 
 @pytest.mark.parametrize("form", ["direct", "gram"])
-@pytest.mark.parametrize(("feature", "target"), [(1.0, 3e-21), (1e-30, 1e-15)])
+@pytest.mark.parametrize(("feature", "target", "own"), [(1.0, 3e-21, 0.9), (1e-30, 1e-15, 0.9), (1.0, 1e-22, 0.5)])
 def test_losses_and_slopes_too_small_for_bounds_are_evaluated(
-    feature: float, target: float, form: Any, monkeypatch: pytest.MonkeyPatch
+    feature: float, target: float, own: float, form: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Down to 0 while the rival comes nearer, and losses, or gradients, are denormal all the way."""
     x, y = np.full((2, 1), feature, dtype=np.float32), np.full(2, target, dtype=np.float32)
     task, cache = linear_regression(Clients(x, y, np.array([2])), form), AssignmentCache()
     monkeypatch.setattr(squared_loss, "MEMORY_SHARE", np.inf)
     for share in np.linspace(0, 1, 2000):
-        centres = np.array([[0.9], [share]], dtype=np.float32) * np.float32(target / feature)
+        centres = np.array([[own], [share]], dtype=np.float32) * np.float32(target / feature)
         assert respond(task, centres, cache=cache).labels == task.respond(centres).labels
 
 

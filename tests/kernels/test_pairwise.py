@@ -30,10 +30,10 @@ def test_distances_are_added_over_a_range_of_columns(rows: int, others: int, col
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9])
 def test_below_the_diagonal_alone(rows: int) -> None:
-    x = np.random.default_rng(rows).standard_normal((rows, 6))
+    x, y = np.random.default_rng(rows).standard_normal((2, rows, 6))
     found = np.zeros((rows, rows))
-    add_squared_distances(x, x, (0, 6), True, found)
-    expected = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    add_squared_distances(x, y, (0, 6), True, found)
+    expected = ((x[:, None] - y[None]) ** 2).sum(axis=2)
     np.testing.assert_allclose(found, np.tril(expected, -1), rtol=1e-12)
 
 
