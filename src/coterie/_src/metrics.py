@@ -98,13 +98,22 @@ def misclustered_fraction(labels: Ints, truth: Ints) -> float:
     return 1.0 - float(table[linear_sum_assignment(-table)].sum()) / len(labels)
 
 
-def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) -> Metrics:
+def agreement(labels: Ints, truth: Truth) -> Metrics:
+    """ari and misclustered over the honest clients that are in a cluster."""
+    honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
+    if not len(honest):
+        return {"ari": NOT_APPLICABLE, "misclustered": NOT_APPLICABLE}
+    pair = labels[honest], truth.labels[honest]
+    return {"ari": adjusted_rand_index(*pair), "misclustered": misclustered_fraction(*pair)}
+
+
+def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, known: Metrics | None = None) -> Metrics:
     """dist, matched_dist, ari, misclustered and clusters (how many); ari and misclustered over the honest clients.
 
     local: one model per client, judged over the honest clients alone: dist to the nearest truth,
     matched_dist to the client's own, and no clustering to speak of.
     One model for all stands for every cluster. A client whose replies are refused (label -1) is left out. Where there
-    are no true centres, there is no distance to them.
+    are no true centres, there is no distance to them. known: `agreement` of these labels, if it is known.
     """
     honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
     k, dim = truth.centres.shape
@@ -115,14 +124,8 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
             own = between[np.arange(len(honest)), truth.labels[honest]]
             metrics |= {"dist": float(between.min(axis=1).mean()), "matched_dist": float(own.mean())}
         return metrics
-    clustered = len(honest) > 0
-    metrics = {
-        "dist": NOT_APPLICABLE,
-        "matched_dist": NOT_APPLICABLE,
-        "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "clusters": float(centres.shape[0]),
-    }
+    metrics = {"dist": NOT_APPLICABLE, "matched_dist": NOT_APPLICABLE, **(known or agreement(labels, truth))}
+    metrics["clusters"] = float(centres.shape[0])
     if dim:
         alone = centres.shape[0] == 1
         between = distances(as_numpy(centres).repeat(k, axis=0) if alone else centres, truth.centres)
