@@ -187,6 +187,8 @@ def means_between_ranks(
     out: NDArray[Any],
 ) -> None:
     """See `order_statistics.means_between_ranks_reference`."""
+    if not counts:
+        return
     program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
     if not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows)
