@@ -113,7 +113,7 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
 
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
-    """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed."""
+    """Whether every client has sent one well-formed reply, in the order of the clients, as in most simulated rounds."""
     senders: Any = replies.clients
     rounds: Any = replies.rounds
     labels: Any = replies.labels
