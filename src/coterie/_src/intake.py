@@ -38,8 +38,8 @@ class Replies:
     """The messages of one round, one entry per message, in the order of arrival.
 
     From a network each field is a list of arbitrary objects. A simulation passes arrays if all entries have the right
-    types; these are checked as a whole. buffer: an array with a row per client and the columns and dtype of the centres,
-    into which accepted updates are copied; they are valid until its owner reuses it.
+    types; these are checked as a whole. buffer: an array with a row per client and the columns and dtype of the
+    centres, into which accepted updates are copied; they are valid until its owner reuses it.
     """
 
     clients: Sequence[Any] | Ints

@@ -26,8 +26,8 @@ class Network(Protocol):
     ) -> Replies:
         """Broadcast (k, d) centres; each client replies with its label and its update there (see `client.respond`).
 
-        labels: (m,), the clusters that the server has fixed, instead of the clients' own choice; -1: no reply is needed.
-        asked: the clients that take part in this round; None: all.
+        labels: (m,), the clusters that the server has fixed, instead of the clients' own choice; -1: no reply is
+        needed. asked: the clients that take part in this round; None: all.
         """
         ...
 

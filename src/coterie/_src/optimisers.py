@@ -25,8 +25,8 @@ class Optimiser(Protocol):
         """(k, d) aggregated updates -> (k, d) directions, and the state for the next round.
 
         updated: (k,), the clusters that had an update; the direction of any other is its gradient, unchanged (0, except
-        for shared coordinates). moments: None in the first round. An update that is not finite does not change the state
-        of its cluster, since its step is not taken.
+        for shared coordinates). moments: None in the first round. An update that is not finite does not change the
+        state of its cluster, since its step is not taken.
         """
         ...
 
@@ -81,7 +81,7 @@ class Adam:
 
 
 def _masked(gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments, Bools]:
-    """The mask of clusters with a finite update as a (k, 1) array like the gradients, the moments, and the mask as (k,)."""
+    """The mask of clusters with a finite update, as a (k, 1) array like the gradients and as (k,), and the moments."""
     xp = namespace(gradients)
     before = moments or Moments(0 * gradients, 0 * gradients, np.zeros(len(updated), dtype=np.int64))
     sound = updated & as_numpy(xp.all(xp.isfinite(gradients), axis=1))

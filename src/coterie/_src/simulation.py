@@ -104,7 +104,7 @@ class SimulatedNetwork:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
-        """The task on the samples on which clients choose their cluster (half 0) or compute (half 1) in round t of T."""
+        """The task on the samples of round t of T: those for choosing a cluster (half 0), or for updates (half 1)."""
         return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
 
     def _report(self, rows: Array, question: Question) -> Replies:

@@ -1,8 +1,8 @@
 """Sections 3 to 5 of the paper as functions: the conditions of its theorems and their error bounds.
 
-The theorems hold up to unspecified constants, which are arguments here (`Constants`). c₁ of Lemma 1 is 128 by its proof,
-which uses Chebyshev's inequality twice, with 64 each; the conditions on α are therefore exact. The constant of the
-bounds is set to 1, so they are orders of magnitude and not predictions; the proof of Theorem 1 gives all of its
+The theorems hold up to unspecified constants, which are arguments here (`Constants`). c₁ of Lemma 1 is 128 by its
+proof, which uses Chebyshev's inequality twice, with 64 each; the conditions on α are therefore exact. The constant of
+the bounds is set to 1, so they are orders of magnitude and not predictions; the proof of Theorem 1 gives all of its
 constants (`theorem1_noise_of_proof`).
 
 >>> s = Setting(clients=200, clusters=5, byzantine=0.05, share=0.19, samples=100, total=19_000, dim=20, trim=0.1,
@@ -365,7 +365,7 @@ def three_stage_rate(s: Setting, misclustered: float | None = None) -> float:
 
 
 def lower_bound(s: Setting) -> float:
-    """σ√(α/n + d/(mn)), σ² the noise: a lower bound for every method with k = 1, up to a constant (Zhu et al., 2023)."""
+    """σ√(α/n + d/(mn)), σ² the noise: a lower bound for any method with k = 1, up to a constant (Zhu et al., 2023)."""
     return math.sqrt(s.quantities.noise * (s.byzantine + s.dim / s.clients) / s.samples)
 
 

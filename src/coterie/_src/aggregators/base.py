@@ -105,7 +105,7 @@ class Aggregator(ABC):
         return values
 
     def ranks(self, rows: int) -> tuple[int, int] | None:
-        """[low, high), if the rule is the mean of the order statistics with these ranks in every coordinate; else None."""
+        """[low, high) if the rule is, per coordinate, the mean of the order statistics of these ranks; else None."""
         return None
 
     def factor(self, rows: int) -> float:

@@ -29,8 +29,8 @@ class Mean(Coordinatewise):
 
     Parameters
     ----------
-    divisor : the number that the sum is divided by; None: the number of rows. With divisor m, the number of all clients,
-        the step of a cluster of c clients shrinks to c/m, as in the paper's published IFCA baseline.
+    divisor : the number that the sum is divided by; None: the number of rows. With divisor m, the number of all
+        clients, the step of a cluster of c clients shrinks to c/m, as in the paper's published IFCA baseline.
 
     Examples
     --------
@@ -84,8 +84,8 @@ class Median(Coordinatewise):
 class TrimmedMean(Coordinatewise):
     """The coordinate-wise β-trimmed mean (Definition 2, Option II).
 
-    Per column the ⌊β·rows⌋ smallest and largest values are removed; the result is the mean of the rest. It stays within the
-    range of the honest rows in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
+    Per column the ⌊β·rows⌋ smallest and largest values are removed; the result is the mean of the rest. It stays within
+    the range of the honest rows in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
 
     Parameters
     ----------

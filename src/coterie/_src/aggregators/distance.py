@@ -31,7 +31,7 @@ PARTS = 16
 FARTHEST = 1e4
 """Rows farther than this many median distances from the centre are clipped to that distance."""
 NEAR = 30.0
-"""On a GPU only rows farther than this many median distances from the centre are compared by differences, which is slower."""
+"""On a GPU only rows farther than this many median distances from the centre are compared by differences (slower)."""
 
 
 def squared_distances(updates: Array) -> Floats:

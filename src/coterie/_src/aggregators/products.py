@@ -34,8 +34,8 @@ EXACT = 1e-14
 LANCZOS = 0.01
 """If fewer than this share of all eigenvectors are needed, a Lanczos iteration is faster than a decomposition."""
 SQUARINGS = 12
-"""On a GPU the leading eigenvector is found by squaring the matrix this many times. If the second eigenvalue is 1 % smaller
-than the first, it is reduced to 1e-18 of it; if they are nearly equal, either eigenvector will do."""
+"""On a GPU the leading eigenvector is found by squaring the matrix this many times. If the second eigenvalue is 1 %
+smaller than the first, it is reduced to 1e-18 of it; if they are nearly equal, either eigenvector will do."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Tall:
-    """The centred rows C, (rows, columns), a NumPy array of float64 with more rows than columns. Methods as in `Dense`."""
+    """The centred rows C, (rows, columns), in NumPy's float64, with more rows than columns. Methods as in `Dense`."""
 
     away: Floats
 

@@ -197,7 +197,7 @@ def _capped(weights: Floats, upper: float, counts: Floats) -> Floats:
     """
     order = np.argsort(-weights, kind="stable")
     ranked, counted = weights[order], counts[order]
-    # for every j, the factor of the others if the j largest are at the bound; the first j that respects the bound is used
+    # factors[j]: of the others if the j largest are at the bound; the first j that respects the bound is used
     left = counts.sum() - upper * np.concatenate([[0.0], np.cumsum(counted)[:-1]])
     factors = left / np.maximum(np.cumsum((ranked * counted)[::-1])[::-1], 1e-300)
     fits = np.flatnonzero(factors * ranked <= upper * (1 + 1e-12))

@@ -67,7 +67,7 @@ class Attack:
 
 
 def _worst(payload: Payload, view: View) -> Forgery:
-    """The forged replies that move the server's rule farthest from the honest mean, summed over the attacked clusters."""
+    """The forged replies of the strength that moves the server's rule farthest from the honest means."""
     if view.aggregate is None:
         raise ValueError("scale: worst needs the server's rule; give it as SimulatedNetwork(aggregate=...)")
     published = payload(view)
@@ -97,7 +97,7 @@ def _damage(view: View, forged: Forgery) -> float:
 
 
 def _attacked(view: View, forged: Forgery) -> Iterator[tuple[Ints, Ints]]:
-    """Yield, per attacked cluster, the indices of its honest clients among all m and of its Byzantine ones among these."""
+    """Yield, per attacked cluster, the indices of honest clients (among all m) and of Byzantine ones (among these)."""
     labels = np.asarray(forged.labels)
     for j in np.unique(labels).tolist():
         honest = np.flatnonzero(~view.is_byzantine & (view.labels == j))

@@ -102,8 +102,8 @@ class Payload:
     forge : (view) -> Forgery, or (view, scale) with another strength than the published one; a pair of labels and
         updates will do.
     published_scale : the strength that its authors give, if it is one number.
-    working_centres : (broadcast centres, strength) -> the centres at which the Byzantine clients compute, also when they
-        choose their cluster; None: the broadcast centres.
+    working_centres : (broadcast centres, strength) -> the centres at which the Byzantine clients compute, also when
+        they choose their cluster; None: the broadcast centres.
     arena : the attacks of the arena that use it.
     aliases : older names.
     """

@@ -23,7 +23,7 @@ Craft = Callable[[Any, int, int], Array]
 
 
 def _forge(view: View, craft: Craft, in_place: bool = False) -> Forgery:
-    """The forged updates, cluster by cluster; in_place: on the device of the rows, else on the CPU by NumPy and SciPy."""
+    """The forged updates of all clusters; in_place: computed on the device of the rows, else on the CPU by NumPy."""
     xp, claimed = namespace(view.updates), view.claimed
     rows_sent = xp.empty(
         (view.byzantine_count, view.updates.shape[1]), dtype=view.updates.dtype, device=view.updates.device
@@ -69,8 +69,8 @@ def alie(view: View, scale: float | None = None) -> Forgery:
 def noisy_alie(view: View, scale: float = 1.5) -> Forgery:
     """μ − z·s + s·g_i with g_i ~ N(0, I), z = `scale`: ALIE with independent noise for every Byzantine client.
 
-    The forged rows are as noisy as honest ones, so that only their common shift can be detected. After Baruch, Baruch and
-    Goldberg, A little is enough, 2019, against rules that detect copies.
+    The forged rows are as noisy as honest ones, so that only their common shift can be detected. After Baruch, Baruch
+    and Goldberg, A little is enough, 2019, against rules that detect copies.
     """
 
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
@@ -226,8 +226,9 @@ def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
 def seed_capture(view: View, scale: float = 1.0) -> Forgery:
     """An attack on the start: all send one common point before the first round, and the `paper` payload afterwards.
 
-    The point is μ + scale·ρ·u with u a random direction: a dense group, no farther from μ than an honest client. Seeding
-    must withstand such a group in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024.
+    The point is μ + scale·ρ·u with u a random direction: a dense group, no farther from μ than an honest client.
+    Seeding must withstand such a group in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed
+    mean, 2024.
     """
     if view.round >= 0:
         return paper(view)
@@ -248,10 +249,10 @@ def seed_capture(view: View, scale: float = 1.0) -> Forgery:
     arena=(Entry("phantom", target="own"),),
 )
 def phantom(view: View, scale: float = 1.0) -> Forgery:
-    """∇F_i(θ) of made-up data: targets from the model (−1, …, −1)·scale/√d, the same for all (`Task.with_targets_from`).
+    """∇F_i(θ) of made-up data, with targets from the model (−1, …, −1)·scale/√d (`Task.with_targets_from`).
 
-    The replies are consistent in every round, the start included, like those of one more cluster, so that the server may
-    give it a centre. Specific to an unknown k; we know of no earlier description.
+    The replies are consistent in every round, the start included, like those of one more cluster, so that the server
+    may give it a centre. Specific to an unknown k; we know of no earlier description.
     """
     example = view.updates[:1, :] if view.centres is None else view.centres[:1, :]
     model: Array = like(np.full((1, view.task.dim), -scale / np.sqrt(view.task.dim)), example)

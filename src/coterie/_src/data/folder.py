@@ -46,7 +46,7 @@ def read_folder(
     names = [file.stem for file in files]
     if len(set(names)) != len(names):
         twice = next(file for file in files if names.count(file.stem) > 1)
-        raise ValueError(f"{twice}: another file of the folder has the name {twice.stem}, too; clients are named after their files")
+        raise ValueError(f"{twice}: another file of the folder has the name {twice.stem}, too; names must differ")
     wanted = [*columns, *([] if target is None else [target])] if columns else []
     if len(set(wanted)) != len(wanted):
         raise ValueError("problem.columns: each feature once, and the target is none of them")

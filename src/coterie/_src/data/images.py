@@ -86,10 +86,10 @@ def read_images(folder: str | Path, part: str = "train") -> Labelled:
 
 
 def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
-    """One copy of all images per cluster, rotated by j·360°/clusters, so that a 6 in one cluster looks like a 9 in another.
+    """One copy of all images per cluster, rotated by j·360°/clusters, so that a 6 becomes a 9 in another cluster.
 
-    Multiples of 90° are exact; other angles are interpolated. Reference: Ghosh et al., An efficient framework for clustered federated
-    learning, 2020, Section 6.
+    Multiples of 90° are exact; other angles are interpolated. Reference: Ghosh et al., An efficient framework for
+    clustered federated learning, 2020, Section 6.
 
     >>> [copy.images[0].tolist() for copy in rotated(np.array([[[1, 2], [3, 4]]]), np.array([0]), clusters=2)]
     [[[1, 2], [3, 4]], [[4, 3], [2, 1]]]
@@ -121,7 +121,7 @@ def _check_clusters(clusters: int) -> None:
 
 
 def split_iid(count: int, clients: int, rng: Generator, samples: int | None = None) -> list[Ints]:
-    """The sample indices of every client in a random split: all samples as evenly as possible, or `samples` for each."""
+    """The sample indices of every client, drawn at random: all samples as evenly as possible, or `samples` each."""
     needed = clients * (samples or 1)
     if clients < 1 or needed > count:
         raise ValueError(f"samples: {count} are too few for {clients} clients with {samples or 1} each")
@@ -169,10 +169,11 @@ def image_federation(
 ) -> Federation:
     """A federation of images: the clients of cluster j hold disjoint samples of train[j].
 
-    The Byzantine clients come last, with data of the clusters in turn. Pixels become features in [0, 1], targets are the
-    classes, and `truth.test` holds test[j] for cluster j.
+    The Byzantine clients come last, with data of the clusters in turn. Pixels become features in [0, 1], targets are
+    the classes, and `truth.test` holds test[j] for cluster j.
 
-    samples: per client; None: all, split as evenly as possible. concentration: a Dirichlet split of all samples instead.
+    samples: per client; None: all, split as evenly as possible. concentration: a Dirichlet split of all samples
+    instead.
     """
     labels = draw_labels(clients, len(train), byzantine, None)
     byzantine_count = int((labels < 0).sum())

@@ -69,10 +69,10 @@ class RobustStart:
         """(k, d) centres of the kind and dtype of `example` (…, d).
 
         Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
-        one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the number
-        of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two more
-        candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more than
-        one standard error.
+        one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
+        number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
+        more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
+        than one standard error.
         """
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
         points, byzantine = self._points(network, example, clusters), self._byzantine_count(network)

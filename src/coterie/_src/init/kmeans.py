@@ -43,7 +43,7 @@ def trimmed_kmeans(
     fewest: int | None = None,
     labels: Ints | None = None,
 ) -> Clusters:
-    """The best of several runs of trimmed k-means over (m, d) points, which keeps the `kept` points nearest to a centre.
+    """The best of several runs of trimmed k-means over (m, d) points; it keeps the `kept` points nearest to a centre.
 
     Runs from k-means++ seeds are compared by their cost, the sum of the squared distances of the kept points to their
     nearest centres. If `fewest` is given, the run with the fewest clusters of at most that many points is preferred,
@@ -134,7 +134,7 @@ def _local_search(points: Floats, centres: Floats, kept: int, exchanges: int, rn
         nearest, second = np.partition(between, 1, axis=1)[:, :2].T
         drawn = points[_draw_point(nearest, kept, rng)]
         to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
-        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): the squared distances without each of the centres
+        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
         costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)
         worst = int(costs.argmin())
         if costs[worst] < cost:

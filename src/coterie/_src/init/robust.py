@@ -2,8 +2,8 @@
 
 A point is a noisy estimate of the client's optimum (`spectral`, `balls`), or its own minimiser (`erm`). The points are
 clipped to a robust radius. Then k clusters are fitted to all but a fraction `byzantine_fraction` of them by trimmed
-k-means, with local search (Lattanzi and Sohler, A better k-means++ algorithm via local search, 2019) or from the densest
-balls.
+k-means, with local search (Lattanzi and Sohler, A better k-means++ algorithm via local search, 2019) or from the
+densest balls.
 
 Assumption: every cluster has more than byzantine_fraction·m clients; an adversary with as many clients as a cluster can
 imitate one. Defences against an adversary with fewer: huge points are removed or clipped; identical points count once;
@@ -149,15 +149,15 @@ def without_outliers(
 ) -> tuple[Floats, float]:
     """The points without outliers, clipped and with copies merged, and the fraction that may still be trimmed.
 
-    Outliers are farther than `FAR` times the median distance from the median; at most a fraction `byzantine_fraction` of
-    the points is removed, and none if fewer than `fewest` points would be left.
+    Outliers are farther than `FAR` times the median distance from the median; at most a fraction `byzantine_fraction`
+    of the points is removed, and none if fewer than `fewest` points would be left.
 
     outliers_count: whether removed points count towards the fraction. If so, a small cluster is not trimmed in addition
     to obvious Byzantine points; but honest clients with few samples, which are outliers too, may use up the fraction.
     """
     bounded = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
     allowed = len(points) - _kept_count(len(points), byzantine_fraction)
-    single = group_means(copies_among(bounded, allowed + 1)) @ bounded  # at most the Byzantine points and the point that they copy
+    single = group_means(copies_among(bounded, allowed + 1)) @ bounded  # + 1: the honest point that they copy
     away = np.linalg.norm(single - np.median(single, axis=0), axis=1)
     farthest = np.argsort(-away, kind="stable")[:allowed]
     far = farthest[away[farthest] > FAR * np.median(away)]

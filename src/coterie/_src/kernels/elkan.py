@@ -2,8 +2,8 @@
 
 A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. When a client computes its loss at a
 centre, it stores such a lower bound. While this bound exceeds the loss at the client's own centre, the other centre
-cannot be the best, and its loss need not be computed. This is Elkan's idea for k-means (Using the triangle inequality to
-accelerate k-means, 2003), with tangent planes instead of distances.
+cannot be the best, and its loss need not be computed. This is Elkan's idea for k-means (Using the triangle inequality
+to accelerate k-means, 2003), with tangent planes instead of distances.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 1e-4
-"""A centre is excluded only if its bound exceeds the loss at the own centre by this relative margin, against rounding."""
+"""A centre is excluded if its bound exceeds the loss at the own centre by this relative margin, against rounding."""
 MEMORY_SHARE = 0.15
 """The largest memory of the lower bounds, as a share of that of the samples."""
 ROUNDING = 2.0**-21
@@ -36,10 +36,10 @@ UNIT, HEIGHT, REMAINDER = range(3)
 class LowerBounds:
     """Lower bounds on the losses of m clients at k centres.
 
-    When a centre has moved by δ, a bound decreases by at most ‖∇F_i(θ₀)‖·‖δ‖, which needs only the norm of the slope. If
-    that bound does not exclude the centre, the tangent plane itself is evaluated. The slope is stored as integers from
-    -127 to 127 times a unit, a quarter of its memory in float32, and the plane is lowered by ‖e‖·‖δ‖ for the rounding
-    error e. In Gram form, where a loss costs little more than a plane, only the first kind of bound is stored.
+    When a centre has moved by δ, a bound decreases by at most ‖∇F_i(θ₀)‖·‖δ‖, which needs only the norm of the slope.
+    If that bound does not exclude the centre, the tangent plane itself is evaluated. The slope is stored as integers
+    from -127 to 127 times a unit, a quarter of its memory in float32, and the plane is lowered by ‖e‖·‖δ‖ for the
+    rounding error e. In Gram form, where a loss costs little more than a plane, only the first kind of bound is stored.
 
     Attributes
     ----------

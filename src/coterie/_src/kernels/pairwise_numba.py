@@ -28,7 +28,8 @@ def add_squared_distances(
     """See `pairwise.add_squared_distances_reference`.
 
     Every value that is loaded is used for four distances, and sixteen sums stay in registers. Beyond the last row the
-    last one is repeated, and not counted. Rows are sliced one by one, so that the compiler knows that they are contiguous.
+    last one is repeated, and not counted. Rows are sliced one by one, so that the compiler knows that they are
+    contiguous.
     """
     last, end, zero = len(rows) - 1, len(others) - 1, rows.dtype.type(0)
     for start in range(columns[0], columns[1], BLOCK):

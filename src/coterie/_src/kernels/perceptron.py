@@ -1,8 +1,8 @@
 """Two computations of a perceptron on a CPU that are faster than with torch's operators.
 
 - The first layer for samples that are mostly zeros, such as images of digits, without the products with zeros.
-- The gradients of a perceptron's loss (a linear layer, ReLU, a linear layer, cross-entropy) in one pass over each client's
-  rows; with separate operators, a small network spends as much time on memory access as on arithmetic.
+- The gradients of a perceptron's loss (a linear layer, ReLU, a linear layer, cross-entropy) in one pass over each
+  client's rows; with separate operators, a small network spends as much time on memory access as on arithmetic.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def slopes_reference(
 ) -> None:
     """The gradients of each client's mean cross-entropy by its last layer and by its pre-activations.
 
-    rest: (c, o·(h + 1)), the weights of the last layer and then its biases. pre_activations: (c, n, h). targets: (c, n).
+    rest: (c, o·(h + 1)), the weights of the last layer and then its biases. pre_activations: (c, n, h). targets: (c,
+    n).
     """
     clients, samples, width = pre_activations.shape
     outputs = rest.shape[1] // (width + 1)

@@ -1,4 +1,4 @@
-"""The sparse first layer and the gradients of a perceptron on a CPU (Numba). Benchmark: `python -m benchmarks networks`."""
+"""The sparse first layer and the gradients of a perceptron (Numba). Benchmark: `python -m benchmarks networks`."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def respond_reference(
 ) -> None:
     """losses (m,) and gradients (m, d) at the centres that labels (m,) name; `search` finds the labels first.
 
-    F_i(θ) = (1/n_i) Σ_l (x_l·θ − y_l)², or its Gram form. With `search` the label is the first centre of lowest loss; NaN
-    counts as infinite. bounds: unused here, since all losses are computed.
+    F_i(θ) = (1/n_i) Σ_l (x_l·θ − y_l)², or its Gram form. With `search` the label is the first centre of lowest loss;
+    NaN counts as infinite. bounds: unused here, since all losses are computed.
     """
     for i in range(len(labels)):
         x, y = rows[offsets[i] : offsets[i + 1]].astype(np.float64), column[offsets[i] : offsets[i + 1]]

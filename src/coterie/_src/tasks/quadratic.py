@@ -153,8 +153,8 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
     """Linear regression with the square loss f(θ; x, y) = (y − ⟨x, θ⟩)².
 
     `direct` reads X (n·d values per client) in every round, `gram` the matrices XᵀX/n (d² values), which are computed
-    once. `auto` is gram where d is less than the mean n_i, where it is faster, unless the matrices need more than a fifth
-    of the memory of X (d > n_i/5) and more than 64 MB in float32.
+    once. `auto` is gram where d is less than the mean n_i, where it is faster, unless the matrices need more than a
+    fifth of the memory of X (d > n_i/5) and more than 64 MB in float32.
     """
     if form not in ("auto", "direct", "gram"):
         raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')

@@ -2,9 +2,9 @@
 
 With full-batch SGD the change of the first layer's weights W is always in the span of the samples: W_t = W_0 − A_tᵀ X,
 with A_t the summed gradients of the loss with respect to the pre-activations Z_t = X W_tᵀ. Hence
-Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs only the n × n matrix X Xᵀ, computed once for all rounds, instead of two passes
-over the features, and W is computed once, at the end. If a client has fewer samples than features this takes several
-times less arithmetic, with the same result up to rounding.
+Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs only the n × n matrix X Xᵀ, computed once for all rounds, instead of two
+passes over the features, and W is computed once, at the end. If a client has fewer samples than features this takes
+several times less arithmetic, with the same result up to rounding.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def local_updates(
     """(c, dim), in `out`: initial − final parameters of full-batch training, for each of c clients.
 
     initial: (c, dim − size), the later layers before training. features, targets: (c, n, inputs) and (c, n).
-    gram: (c, n, n), X Xᵀ, plus 1 if there is a bias. first: (c, n, h), the pre-activations before training; overwritten.
-    sparse: the features in sparse form, if available.
+    gram: (c, n, n), X Xᵀ, plus 1 if there is a bias. first: (c, n, h), the pre-activations before training;
+    overwritten. sparse: the features in sparse form, if available.
     """
     rest, pre_activations, total = initial, first, torch.zeros_like(first)
     momenta = torch.zeros_like(rest), torch.zeros_like(pre_activations)

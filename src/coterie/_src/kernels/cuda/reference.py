@@ -70,8 +70,8 @@ def fill_empty_clusters(
 ) -> None:
     """Where a cluster is empty, overwrite its update by the gradient of one client at the cluster's centre.
 
-    sizes, clients: (T, L, k), the number of clients of the cluster, and the client whose gradient is used if it is 0. updates: (T, L, k,
-    d), changed in place; the other arguments as in `respond`.
+    sizes, clients: (T, L, k), the number of clients of the cluster, and the client whose gradient is used if it is 0.
+    updates: (T, L, k, d), changed in place; the other arguments as in `respond`.
     """
     for t, method, j in (sizes == 0).nonzero().tolist():
         x, y, scale = (part[t, clients[t, method, j]] for part in (features, targets, scales))

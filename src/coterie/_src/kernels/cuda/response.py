@@ -32,9 +32,9 @@ ROUNDING = 2e-5
 class AssignmentCache(NamedTuple):
     """Lower bounds of the losses at every centre, kept from round to round for T trials and L methods.
 
-    A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. When centre j moves by δ, a bound
-    decreases by at most ‖∇F_i(θ₀)‖·‖δ‖. If that does not exclude the centre, the plane is evaluated, which gives a new
-    bound, and if that does not either, the loss. The idea is Elkan's (Using the triangle inequality to accelerate
+    A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. When centre j moves by δ, a
+    bound decreases by at most ‖∇F_i(θ₀)‖·‖δ‖. If that does not exclude the centre, the plane is evaluated, which gives
+    a new bound, and if that does not either, the loss. The idea is Elkan's (Using the triangle inequality to accelerate
     k-means, 2003), with planes instead of distances.
 
     labels: (T, L, m) int32, of the last round. bounds: (T, L, m, k, 4), the height of the plane at θ = 0, a lower bound

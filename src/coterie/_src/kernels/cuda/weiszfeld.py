@@ -28,7 +28,9 @@ def _shared_bytes(clients: int, columns: int) -> int:
 def serves(points: Tensor) -> bool:
     """Whether there is a kernel for these points (T, m, d)."""
     _, m, d = points.shape
-    return points.is_cuda and m <= MAX_CLIENTS and available() and _shared_bytes(m, d) <= max_shared_bytes(points.device)
+    if not points.is_cuda or m > MAX_CLIENTS or not available():
+        return False
+    return _shared_bytes(m, d) <= max_shared_bytes(points.device)
 
 
 def move_to_medians(points: Tensor, labels: Tensor, medians: Tensor, floors: Tensor, steps: int) -> None:

@@ -18,7 +18,7 @@ from coterie._src.kernels.dispatch import Kernel
 from coterie._src.kernels.order_statistics import cuda, reference
 
 SORTED = 1 << 26
-"""The number of values that are sorted at a time on a device without a kernel; sorting needs several times their memory."""
+"""The number of values sorted at a time on a device without a kernel; sorting needs several times their memory."""
 NETWORK_ROWS = 2048
 """Up to this many rows a sorting network is faster; beyond, each column is sorted by itself."""
 FEW_VALUES = 1 << 16

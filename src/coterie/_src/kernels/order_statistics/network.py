@@ -1,7 +1,7 @@
 """Sorting networks that move the wanted ranks to their positions, and groups of their comparators.
 
-Batcher's merge-exchange network (Knuth, TAOCP vol. 3, algorithm 5.2.2M), without the comparators that the wanted ranks do
-not need; or, where few ranks are cut off, a network that only separates these from the others.
+Batcher's merge-exchange network (Knuth, TAOCP vol. 3, algorithm 5.2.2M), without the comparators that the wanted ranks
+do not need; or, where few ranks are cut off, a network that only separates these from the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Table = NDArray[np.int32]
 Pairs = list[tuple[int, int]]
 
 PAIR, TOP, BOTTOM, CROSS, BOTH = range(5)
-"""Kinds of groups of comparators on rows a, b and perhaps c, d. All begin with a ≤ b, the last two also with c ≤ d. Then
-TOP and CROSS compare b with c, BOTTOM a with c, BOTH a with c and b with d."""
+"""Kinds of groups of comparators on rows a, b and perhaps c, d. All begin with a ≤ b, the last two also with c ≤ d.
+Then TOP and CROSS compare b with c, BOTTOM a with c, BOTH a with c and b with d."""
 
 
 @lru_cache(maxsize=4096)
@@ -42,7 +42,7 @@ def sorting_network(rows: int) -> Table:
 
 @lru_cache(maxsize=4096)
 def network(rows: int, low: int, high: int) -> Table:
-    """The pruned network as (comparators, 2) row pairs; it moves the values of rank [low, high) to the rows [low, high), in any order."""
+    """(comparators, 2): the pruned network, which moves the values of rank [low, high) to these rows, in any order."""
     if rows < 2 or high - low == rows:
         return np.empty((0, 2), dtype=np.int32)
     pairs = _pruned(sorting_network(rows), rows, low, high)
@@ -122,8 +122,8 @@ def _merged(one: list[int], other: list[int], half: int, pairs: Pairs) -> list[i
 def fuse(pairs: Table, rows: int) -> tuple[Table, Table]:
     """Comparators that follow each other on up to four rows, in groups that read and write each row once.
 
-    Returns (groups, 5), the kind and the rows a, b, c, d of each group, and (rows,), the final positions of the network's
-    rows. Groups are formed greedily; every row meets the same comparators in the same order.
+    Returns (groups, 5), the kind and the rows a, b, c, d of each group, and (rows,), the final positions of the
+    network's rows. Groups are formed greedily; every row meets the same comparators in the same order.
     """
     comparators = pairs.tolist()
     after, due = [[-1, -1] for _ in comparators], [-1] * rows

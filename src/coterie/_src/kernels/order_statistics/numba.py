@@ -1,9 +1,9 @@
 """Order statistics on a CPU (Numba): sorting networks on blocks of columns, in SIMD registers.
 
-Columns are processed in blocks of up to LANES. A comparator computes the minimum and the maximum of two rows of the block,
-for all lanes at once. Most of its time is reading and writing the rows; therefore up to four consecutive comparators on
-up to four rows form a group, which reads and writes each row once. Columns are independent: the result does not depend
-on the number of threads. Benchmark: `python -m benchmarks cpu`.
+Columns are processed in blocks of up to LANES. A comparator computes the minimum and the maximum of two rows of the
+block, for all lanes at once. Most of its time is reading and writing the rows; therefore up to four consecutive
+comparators on up to four rows form a group, which reads and writes each row once. Columns are independent: the result
+does not depend on the number of threads. Benchmark: `python -m benchmarks cpu`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _compare(block: NDArray[Any], groups: Table) -> None:
 
 @compiled
 def _mean(block: NDArray[Any], positions: Table, total: NDArray[np.float64], out: NDArray[Any]) -> None:
-    """Mean of the rows block[positions] per lane, summed in float64 around the first so that equal rows give that row."""
+    """Mean of block[positions] per lane, summed in float64 around the first row, so that equal rows give that row."""
     count, width = len(positions), out.shape[0]
     first = block[positions[0]]
     for lane in range(len(total)):

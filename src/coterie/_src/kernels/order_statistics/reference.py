@@ -25,7 +25,8 @@ def means_between_ranks(
     ----------
     rows : (rows, d), float32 or float64.
     members : row numbers, those of group 0 first, then those of group 1, and so on.
-    counts, lows, highs : of each group the number of members and the two ranks; the row of a group without members is not written.
+    counts, lows, highs : of each group the number of members and the two ranks; the row of a group without members is
+        not written.
     out : (groups, d). A column with a NaN gives NaN; sums run in float64.
     """
     ends = np.cumsum(counts)
