@@ -151,7 +151,7 @@ def audit(
         from coterie._src.federation.checkpoint import AUDIT, Checkpoint
         from coterie._src.federation.report import audit_table
     from coterie._src.plot import audit_map
-    from coterie._src.report import whereabouts
+    from coterie._src.report import cluster_members
 
     if not (folder / AUDIT).is_file():
         raise ValueError(f"{folder / AUDIT}: no such file; a federation writes one")
@@ -165,7 +165,7 @@ def audit(
     else:
         print(f"Nobody stands out among {len(clients)} clients in {max(row['round'] for row in rows)} rounds.")
     in_order = sorted(clients, key=lambda one: one.client)
-    print(*whereabouts((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
+    print(*cluster_members((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
     sizes = Counter(one.cluster for one in clients if one.cluster >= 0)
     if any(size < MIN_COMPARED for size in sizes.values()):
         print(f"In a cluster of fewer than {MIN_COMPARED} nobody can stand out.")
