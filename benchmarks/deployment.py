@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie._src.experiments import read_config
-from coterie._src.federation.deployment import free_port, prepare
+from coterie._src.federation.deployment import free_port, write_deployment
 
 SITES, DIM, REPEATS, LIMIT = 6, 1_000, 6, 900.0
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
@@ -26,7 +26,7 @@ def measure(place: Path) -> dict[str, list[float]]:
     """Seconds by loop; everything that is started is ended."""
     config = read_config(None, [f"problem.clients={SITES}", "problem.clusters=2", f"problem.dim={DIM}"])
     sites = [f"site{i}" for i in range(SITES)]
-    prepare(place, config, sites, host="127.0.0.1", port=free_port())
+    write_deployment(place, config, sites, host="127.0.0.1", port=free_port())
     shutil.copy(Path(__file__).with_name("timed_app.py"), place / "app" / "federation_app" / "timed.py")
     project = place / "app" / "pyproject.toml"
     project.write_text(project.read_text().replace("federation_app.apps:server", "federation_app.timed:server"))
@@ -43,7 +43,7 @@ def measure(place: Path) -> dict[str, list[float]]:
         _wait_for(place / "server" / "ready")
         for site in sites:
             start(f"{site}/start.sh")
-        start("server/run.sh", f"places={SITES} features={DIM} least={REPEATS}")
+        start("server/run.sh", f"max_clients={SITES} features={DIM} min_clients={REPEATS}")
         found: dict[str, list[float]] = json.loads(_wait_for(place / "server" / "seconds.json").read_text())
         return found
     finally:
@@ -62,15 +62,15 @@ def _wait_for(file: Path) -> Path:
 
 
 def run() -> tuple[str, list[dict[str, Any]]]:
-    """Median, least and most over the repeats, both loops in turn."""
+    """Return median, minimum and maximum over the repeats, both loops in turn."""
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder) / "kit")
+        found = measure(Path(folder) / "deployment")
     rows = [
         {
             "loop": name,
             "median s": float(np.median(seconds)),
-            "least s": min(seconds),
-            "most s": max(seconds),
+            "min s": min(seconds),
+            "max s": max(seconds),
             "questions": len(seconds),
         }
         for name, seconds in found.items()

@@ -65,8 +65,8 @@ def measure(clients: int, dim: int) -> dict[str, Any]:
         descent = ClusteredDescent(Server(median, audit=False), rounds=ROUNDS, size=0.5)
         strategy = ClusteredStrategy(
             descent,
-            places=clients,
-            least=clients,
+            max_clients=clients,
+            min_clients=clients,
             deadline=600.0,
             on_round=lambda state, exchange: ends.append(time.perf_counter()),
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
@@ -23,6 +21,7 @@ from coterie._src.init import bernoulli
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.studies.figure1 import DIMENSIONS, SETTINGS
+from coterie._src.studies.published import seconds_per_round
 from coterie._src.tasks import linear_regression
 
 ROUNDS = 299
@@ -87,8 +86,7 @@ def _descent(begin: Callable[[], Any], play: Callable[[Any], Any], features: Any
 
 def run() -> tuple[str, list[Row]]:
     """Every cell of the paper's grid, then the exponents in m, n, d and k."""
-    timing = (files("coterie._src.experiments") / "published" / "timing.csv").read_text(encoding="utf-8").splitlines()
-    authors = {(int(r["k"]), int(r["d"]), r["method"]): float(r["seconds_per_round"]) for r in csv.DictReader(timing)}
+    authors = seconds_per_round()
     rows: list[Row] = []
     players = {name: (rule,) for name, rule in RULES.items()} | {"side by side": tuple(RULES.values())}
     least: dict[tuple[int, int, str], tuple[float, float]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from coterie._src.federation import FlowerNetwork, Members, Question
+from coterie._src.federation import ClientNumbers, FlowerNetwork, Question
 from coterie._src.federation.messages import TYPE
 
 server = ServerApp()
@@ -17,10 +17,10 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Writes seconds by loop, the first question of all left out, since it starts what stays."""
-    sites, dim, repeats = (int(str(context.run_config[name])) for name in ("places", "features", "least"))
+    sites, dim, repeats = (int(str(context.run_config[name])) for name in ("max_clients", "features", "min_clients"))
     while len(list(grid.get_node_ids())) < sites:
         time.sleep(0.5)
-    network = FlowerNetwork(grid, Members(sites), deadline=300.0)
+    network = FlowerNetwork(grid, ClientNumbers(sites), deadline=300.0)
     centres = np.zeros((2, dim), dtype=np.float32)
     record = Question("gradient", 0, centres).record()
     network.gradients(centres, 0)

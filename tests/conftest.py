@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from coterie._src.data import Clients
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.engines import local_engine
+from coterie._src.experiments.sweep import jobs_left, sweep
+from small_sweep import grid
 
 # compiled kernels make a first example slow; examples are derived from the test, so a failure repeats
 settings.register_profile("coterie", deadline=None, derandomize=True, max_examples=60)
@@ -23,3 +29,13 @@ def ragged(rng: np.random.Generator) -> Clients:
     """Six regression clients with 7, 7, 3, 12, 12 and 1 samples in 4 columns, float64."""
     sizes = np.array([7, 7, 3, 12, 12, 1])
     return Clients(rng.standard_normal((sizes.sum(), 4)), rng.standard_normal(sizes.sum()), sizes)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished sweep over `small_sweep.grid()`; tests that write copy its file first."""
+    folder = tmp_path_factory.mktemp("finished")
+    database = Database(folder, create=True)
+    sweep(jobs_left(grid(), database), database, local_engine(1))
+    database.close()
+    return folder

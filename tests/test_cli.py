@@ -22,8 +22,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from coterie import __version__, load
-from coterie._src.cli.paper import plan
-from coterie._src.experiments.config import COMPARED
+from coterie._src.cli.plan import plan
+from coterie._src.experiments.config import compared_methods
 
 COTERIE = str(Path(sys.executable).with_name("coterie"))
 SMALL = [
@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_what_is_finished(workers: int, tmp_path: Path) -> None:
     assert {int(file.stem) for file in (tmp_path / "run" / "centres").iterdir()} == set(finished)
     assert (tmp_path / "run" / "convergence.png").exists()
     rows = (tmp_path / "run" / "trials.csv").read_text().splitlines()
-    assert len(rows) == 1 + len(COMPARED) * len(finished)
+    assert len(rows) == 1 + len(compared_methods()) * len(finished)
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
     assert (again.returncode, again.stderr) == (0, "")
     idle = coterie("run", "../o/config.toml", "--set", "attack.kind=alie", "--json", cwd=tmp_path / "elsewhere")
-    assert idle.stderr == "note: attack: changes nothing, since nobody in a folder is known to lie\n"
+    assert idle.stderr == "note: attack: changes nothing, since no client of a folder is known to be Byzantine\n"
     (clients / "site05.csv").write_text("dose,response\n1,x\n")
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2
@@ -290,7 +290,7 @@ def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path
         lines = "\n".join(f"{a:.6f},{b:.6f},{c:.6f}" for a, b, c in zip(x, z, y, strict=True))
         (tmp_path / "pa" / f"site{site}.csv").write_text(f"pressure,z,y\n{lines}\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.path=pa"]
-    options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.most_byzantine=0.1"]
+    options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.max_byzantine=0.1"]
     told = coterie("run", *options, "--json", cwd=tmp_path).stderr
     proposed = shlex.split(told[told.index("--set") :])
     mended = coterie("run", *options, *proposed, "--out", "out", cwd=tmp_path)
@@ -327,12 +327,12 @@ def test_who_was_not_asked_is_silent_and_not_refused(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         (
-            ["problem.byzantine=0.05", "algorithm.most_byzantine=0.4"],
-            "reckons with 24 liars, and the smallest cluster has 19",
+            ["problem.byzantine=0.05", "algorithm.max_byzantine=0.4"],
+            "allows for 24 Byzantine clients, and the smallest cluster has 19",
         ),
         (
             ["algorithm.step=0.1", "algorithm.tolerance=0.5"],
-            "algorithm.step, algorithm.tolerance: the method coterie goes",
+            "algorithm.step, algorithm.tolerance: the method coterie does",
         ),
     ],
 )
@@ -378,7 +378,7 @@ def test_every_option_of_plan_sets_what_it_names(capsys: pytest.CaptureFixture[s
     assert "no trim above 1/2 - epsilon = 0.4" in planned(trim=0.45)[second]["meaning"]
     assert "unknown" in planned(changes=["algorithm.init=spectral"])["start within"]["meaning"]
     edge = planned(clients=1499, clusters=2, byzantine=0.33289, c1=0.0)["set algorithm.trim to"]
-    assert (edge["value"], edge["meaning"]) == (None, "too many liars")
+    assert (edge["value"], edge["meaning"]) == (None, "too many Byzantine clients")
     planned(changes=["problem.kind=gaussian-means", "problem.noise_variance=0"])
 
 
@@ -393,8 +393,17 @@ def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path
 
 def test_more_liars_than_the_method_is_told_of_are_told_in_one_line(tmp_path: Path) -> None:
     told = coterie("run", *SMALL, "--set", "problem.byzantine=0.2", "--method", "coterie", "--json", cwd=tmp_path)
-    assert told.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.most_byzantine = 0.05")
-    few = [*SMALL, "--set", "problem.clients=18", "--set", "attack.kind=none", "--method", "coterie", "--json"]
+    assert told.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.max_byzantine = 0.05")
+    few = [
+        *SMALL,
+        "--set",
+        "problem.clients=18",
+        "--set",
+        "attack.kind=data-poisoning",
+        "--method",
+        "coterie",
+        "--json",
+    ]
     assert coterie("run", *few, cwd=tmp_path).stderr == ""  # 0.9 liars are one, for the problem and for the method
     assert told.stderr.count("\n") == 1
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from coterie._src.kernels.order_statistics.fused import LANES, moves_of, play
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie._src.aggregators import order_statistics
 from coterie._src.kernels.order_statistics import mean_between_ranks, network, sorting_network
-from coterie._src.kernels.order_statistics.fused import LANES, moves_of, play
 
 values = st.one_of(
     st.floats(-(2.0**126), 2.0**126, width=32),

@@ -11,7 +11,8 @@ from coterie._src.experiments import read_config, run_trials, summarise
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.engines import local_engine
 from coterie._src.experiments.sweep import jobs_left, sweep
-from coterie._src.studies.figure1 import fitted_slope, published, slopes
+from coterie._src.studies.published import published_distances
+from coterie._src.studies.slopes import fitted_slope, slopes
 
 TRIALS = 20
 METHODS = {"brifca-median": "brifca_median", "brifca-trimmed": "brifca_trimmed", "ifca": "ifca_cluster_mean"}
@@ -34,7 +35,7 @@ def test_the_authors_numbers_within_three_standard_errors(clusters: int, clients
         mean, error = found[ours]["dist"]["mean"], found[ours]["dist"]["se"]
         assert mean is not None
         assert error is not None
-        expected, their_error = published(theirs)[clusters, dim]
+        expected, their_error = published_distances(theirs)[clusters, dim]
         assert abs(mean - expected) < 3 * math.hypot(error, their_error), (ours, mean, error, expected, their_error)
 
 

@@ -16,9 +16,6 @@ import torch
 import coterie as package
 from coterie._src.data import read_digits, rotated
 from coterie._src.experiments import parse_config, run_trial
-from coterie._src.experiments.summary import METRICS
-from coterie._src.plot import accuracies
-from coterie._src.studies.rotated_mnist import ATTACKS, attack_of, models_report, questions
 from test_cli import coterie
 
 SMALL = {"problem.kind": "rotated-digits", "problem.hidden": 32, "algorithm.rounds": 25}
@@ -214,36 +211,3 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
     done = coterie("run", "--set", "problem.kind=rotated-digits", "--set", "run.device=cuda", cwd=tmp_path)
     assert done.returncode == 2
     assert "torch finds no CUDA device" in done.stderr
-
-
-def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
-    """All methods under all attacks of three settings; a collapse is counted."""
-    grids = questions(tmp_path, trials=2)
-    found = {}
-    for name, grid in grids.items():
-        found[name] = [
-            {
-                "problem.clients": made.problem.clients,
-                "problem.samples": made.problem.samples,  # type: ignore[union-attr]
-                "problem.byzantine": made.problem.byzantine,  # type: ignore[union-attr]
-                "attack.kind": made.attack.kind,
-                "attack.scale": made.attack.scale,
-                "method": method,
-                "seed": 0,
-                "trial": trial,
-                **dict.fromkeys(METRICS, 0.95),
-                "ari": 0.7 if trial and method == "ifca" else 1.0,
-            }
-            for made in grid.configs
-            for method in made.methods
-            for trial in range(2)
-        ]
-    assert {attack_of(row) for row in found["attacked"]} == set(ATTACKS) - {"nobody lies"}
-    report = models_report(found)
-    assert report.count("### m = 1200, n = 200, 2 trials") == 3
-    made = grids["momentum"].configs
-    assert {(c.problem.clients, c.algorithm.optimiser) for c in made} == {(1200, "momentum")}
-    assert [c.attack.kind for c in made if c.problem.byzantine] == ["sign-flip", "alie", "label-flip"]  # type: ignore[union-attr]
-    assert "| ifca | 95.00 ± 0.00, 0.85, 1 of 2 collapsed |" in report
-    accuracies([*found["honest"], *found["attacked"]], tmp_path / "all.png")
-    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")

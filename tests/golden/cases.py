@@ -36,7 +36,7 @@ from coterie._src.federation import ClusteredStrategy, client_app
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.simulation import stream
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "federation"))
 from in_process import InProcessGrid
 
 FILE = Path(__file__).with_name("results.json")
@@ -44,7 +44,7 @@ Result = dict[str, Any]
 """centres: floats as JSON writes them, which keeps every bit, and the hash of their bytes; labels, rounds and audit."""
 
 SMALL = {"clients": 20, "clusters": 2, "samples": 20, "dim": 24, "byzantine": 0.15}
-BOUNDS = {"most_byzantine": 0.15, "trim": 0.3, "rounds": 12}
+BOUNDS = {"max_byzantine": 0.15, "trim": 0.3, "rounds": 12}
 ATTACKS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper"},
     "alie": {"kind": "alie", "target": "smallest", "scale": "worst"},
@@ -56,7 +56,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "ragged": {"problem": {**SMALL, "samples": "8..40", "dim": 12}},
     "gaussian-means": {"problem": {**SMALL, "kind": "gaussian-means"}},
     "poisson-means": {"problem": {**SMALL, "kind": "poisson-means", "dim": 5}},
-    "unknown-k": {"problem": {**SMALL, "dim": 5}, "algorithm": {**BOUNDS, "clusters": "auto", "most_clusters": 4}},
+    "unknown-k": {"problem": {**SMALL, "dim": 5}, "algorithm": {**BOUNDS, "clusters": "auto", "max_clusters": 4}},
     "spectral": {"algorithm": {**BOUNDS, "init": "spectral"}},
     "mixing": {"algorithm": {**BOUNDS, "before": "mixing"}},
     "bucketing": {"algorithm": {**BOUNDS, "before": "bucketing"}},
@@ -69,12 +69,17 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "participation": {"algorithm": {**BOUNDS, "participation": 0.6, "quorum": 2}},
     "resample": {"problem": {**SMALL, "samples": 40, "dim": 5}, "algorithm": {**BOUNDS, "resample": True}},
-    "disguised": {"attack": {"kind": "disguised", "target": "smallest", "scale": "worst"}},
+    "disguised": {"attack": {"kind": "noisy-alie", "target": "smallest", "scale": "worst"}},
     "phantom": {"attack": {"kind": "phantom"}},
-    "hop": {"attack": {"kind": "sign-flip", "target": "hop"}},
+    "hop": {"attack": {"kind": "sign-flip", "target": "rotating"}},
     "label-flip": {"attack": {"kind": "label-flip", "target": "random"}},
     "paper-on-emptiest": {"attack": {"kind": "paper", "target": "emptiest", "scale": 2.0, "sleep": 3}},
 }
+PINNED_NAMES = {
+    "algorithm.max_byzantine": "algorithm.most_byzantine",
+    "algorithm.max_clusters": "algorithm.most_clusters",
+}
+"""Columns that were renamed since the results were pinned."""
 FEW = ("coterie", "brifca-median", "ifca", "three-stage")
 
 
@@ -137,7 +142,7 @@ def federation(folder: Path) -> Result:
     app = client_app(load, lambda context: attack if lying[int(context.node_config["partition-id"])] else None)
     count = task.clients.count
     algorithm = METHODS["coterie"].algorithm(replace(setup, truth=None).setting(stream(5, 0, "buckets")))
-    strategy = ClusteredStrategy(algorithm, places=count, deadline=5.0, folder=folder, seed=5)
+    strategy = ClusteredStrategy(algorithm, max_clients=count, deadline=5.0, folder=folder, seed=5)
     start = np.zeros((2, task.dim), np.float32)
     found = strategy.start(InProcessGrid(app, range(count)), ArrayRecord({"centres": Array(start)}))
     assert found.arrays is not None
@@ -161,7 +166,8 @@ def small_sweep(folder: Path) -> Result:
     sweep(jobs_left(grid, database), database, local_engine(1))
     rows = [{name: value for name, value in row.items() if name != "seconds"} for row in database.rows(grid.keys)]
     database.close()
-    return {"rows": [{k: None if v != v else v for k, v in row.items()} for row in rows], "keys": grid.keys}
+    rows = [{PINNED_NAMES.get(k, k): None if v != v else v for k, v in row.items()} for row in rows]
+    return {"rows": sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)), "keys": grid.keys}
 
 
 def digits() -> Any:

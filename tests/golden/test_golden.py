@@ -12,6 +12,8 @@ import pytest
 
 from golden.cases import FILE, cases, digest, machine
 
+ANOTHER_ORDER = ("float64",)
+"""Cases whose sums run in another order since: few float64 rows are no longer worth a kernel of their own."""
 PINNED = json.loads(FILE.read_text(encoding="utf-8"))
 CASES = dict(cases())
 
@@ -42,5 +44,5 @@ def test_every_case_is_pinned() -> None:
 def test_the_numbers_do_not_move(name: str) -> None:
     found = json.loads(json.dumps(CASES[name]()))
     assert_close(found, PINNED["results"][name], name)
-    if machine() == PINNED["machine"]:
+    if machine() == PINNED["machine"] and name not in ANOTHER_ORDER:
         assert digest(found) == PINNED["sha256"][name], f"{name}: within rounding, but not the same bits"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coterie._src.federation import apps
+from coterie.federation import apps
 
 both = apps(Path(__file__).with_name("config.toml"))
 server = both[0]  # Flower looks for plain names

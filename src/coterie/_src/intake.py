@@ -16,6 +16,7 @@ from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from coterie._src.arrays import Array, Bools, Ints, as_numpy, detached, is_plain, namespace
+from coterie._src.kernels.replies import well_formed
 
 
 class Verdict(IntEnum):
@@ -121,13 +122,7 @@ def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, lik
         return False
     if not (is_plain(updates) and _is_table(updates, like) and updates.flags.c_contiguous):
         return False
-    if (senders != np.arange(clients)).any() or (rounds != round).any():
-        return False
-    if labels.min(initial=0) < 0 or labels.max(initial=0) >= clusters:
-        return False
-    values = updates.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(values, values)))  # where the sum overflows, every value is checked
+    return bool(well_formed(senders, rounds, labels, updates, clusters, round))
 
 
 def _is_column(values: Any, count: int) -> bool:

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
 from rich.markup import escape
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import Line
 from coterie._src.experiments.summary import METRICS, Statistic, Summary, statistic
 
-COLUMNS = {
-    "dist": "dist",
-    "matched_dist": "matched dist",
-    "accuracy": "accuracy",
-    "worst_accuracy": "worst cluster",
-    "ari": "ARI",
-    "oracle_ratio": "x oracle",
-    "loss": "loss",
-    "rounds": "rounds",
-    "seconds": "seconds",
-}
+COLUMNS = {metric.name: metric.heading for metric in METRICS if metric.heading}
 
 WIDE = 100
 """Columns of a terminal that all of them fit into."""
-BAR, FAULTS, QUIET = 40, 8, 10.0
-"""Of the view of a federation: the width of a bar, the most faults shown, the seconds after which silence is told."""
 NAMED = 30
 """Clients that a line names."""
 
@@ -71,9 +56,9 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
         for metric in metrics:
             if metric in ("rounds", "seconds"):
                 mean = statistics[metric]["mean"]
-                cells.append("-" if mean is None else f"{mean:.{0 if metric == 'rounds' else 2}f}")
+                cells.append("-" if mean is None else f"{mean:.{METRICS[metric].digits}f}")
             else:
-                cells.append(cell(statistics[metric], 2 if metric == "oracle_ratio" else 3))
+                cells.append(cell(statistics[metric], METRICS[metric].digits))
         table.add_row(method, *cells)
     return table
 
@@ -111,55 +96,13 @@ def whereabouts(places: Iterable[tuple[str, int]]) -> list[str]:
     return lines
 
 
-def audit_table(found: Sequence[Any], names: Mapping[str, str]) -> Table:
-    """Clients of a federation, each a `coterie.flower.audit.Suspicion`; names: of the nodes, where they are known."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("client", "site" if names else "node", "cluster", "distance", "trimmed", "refused", "silent"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why")
-    for one in found:
-        away = "-" if math.isnan(one.distance) else f"{one.distance:.1f}"
-        shares = (f"{share:.0%}" for share in (one.trimmed, one.refused, one.silent))
-        place = "-" if one.cluster < 0 else str(one.cluster)
-        who = escape(names.get(one.node, one.node))
-        table.add_row(str(one.client), who, place, away, *shares, escape("; ".join(one.reasons)) or "-")
-    return table
-
-
-def federation_view(progress: Any, age: float) -> Group:
-    """A federation as it goes; progress: a `coterie.flower.progress.Progress`, age: seconds since it was noted."""
-    bars = Table.grid(padding=(0, 1))
-    left = "" if progress.left is None or progress.done else f"at most {timedelta(seconds=round(progress.left))} left"
-    late = f"no news for {timedelta(seconds=round(age))}" if age > QUIET and not progress.done else ""
-    bars.add_row(
-        "round", ProgressBar(progress.rounds, progress.round, width=BAR), f"{progress.round}/{progress.rounds}", left
-    )
-    if not progress.done:
-        bars.add_row(
-            "sites" if progress.waiting else "replies",
-            ProgressBar(max(1, progress.asked), progress.replies, width=BAR),
-            f"{progress.replies}/{progress.asked}",
-            late,
-        )
-    if not progress.sizes:
-        return Group(bars)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("cluster", "sites", "median loss"):
-        table.add_column(name, justify="right")
-    for j, (size, loss) in enumerate(zip(progress.sizes, progress.losses, strict=True)):
-        table.add_row(str(j), str(size), "-" if loss is None else number(loss, 4))
-    counts = f"last round: {progress.accepted} accepted, {progress.refused} refused, {progress.silent} silent"
-    faults = [*progress.faults[:FAULTS], f"and {len(progress.faults) - FAULTS} more"][: len(progress.faults)]
-    return Group(bars, table, counts, *(escape(fault) for fault in faults))
-
-
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
     """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
     shown_rows = rows if last is None else rows[-last:]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     if not rows:
         return table
-    names = [n for n in rows[0] if n not in METRICS and n.removesuffix("_se") not in METRICS]
+    names = [n for n in rows[0] if n not in METRICS.names and n.removesuffix("_se") not in METRICS.names]
     having = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
     metrics = _worth(having)
     for name in names:
@@ -171,7 +114,7 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
         for metric in metrics:
             value = row.get(metric)
             found = {"mean": value if _is_number(value) else None, "se": row.get(f"{metric}_se"), "trials": None}
-            cells.append(cell(found, 2 if metric == "oracle_ratio" else 3))
+            cells.append(cell(found, METRICS[metric].digits))
         table.add_row(*cells)
     return table
 

@@ -13,6 +13,7 @@ from coterie._src.intake import Accepted
 from coterie._src.optimisers import Moments, Optimiser, PlainSteps
 from coterie._src.projections import Projection, Unconstrained
 
+UNCONSTRAINED, PLAIN_STEPS = Unconstrained(), PlainSteps()
 STEEPER = 3.0
 """How much steeper than an honest reply a Byzantine one may be before the automatic step overshoots on it."""
 
@@ -34,10 +35,10 @@ class Server:
     """
 
     aggregate: Aggregator
-    project: Projection = Unconstrained()
+    project: Projection = UNCONSTRAINED
     trim: float = 0.05
     audit: bool = True
-    optimiser: Optimiser = PlainSteps()
+    optimiser: Optimiser = PLAIN_STEPS
     shared: int = 0
     quorum: int = 1
 
@@ -92,7 +93,7 @@ def take_step(
     with np.errstate(over="ignore", invalid="ignore"):
         moved = centres - like(step_sizes[:, None], centres) * directions
     xp = namespace(centres)
-    rejected = ~as_numpy(xp.all(xp.isfinite(moved), axis=1))
+    rejected = ~as_numpy(xp.isfinite(moved).all(axis=1))
     after = server.project(moved)
     if rejected.any():
         after = xp.where(like(rejected[:, None], centres) > 0, centres, after)

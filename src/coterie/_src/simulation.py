@@ -56,6 +56,10 @@ class SimulatedNetwork:
         return self.task.clients.count
 
     @cached_property
+    def _everyone(self) -> Ints:
+        return np.arange(self.count)
+
+    @cached_property
     def _byzantine(self) -> Ints:
         return np.flatnonzero(self.is_byzantine)
 
@@ -116,7 +120,7 @@ class SimulatedNetwork:
         fixed: bool = False,
         question: Question = "gradient",
     ) -> Replies:
-        clients, rounds, byzantine = np.arange(self.count), np.full(self.count, round), self._byzantine
+        clients, rounds, byzantine = self._everyone, np.full(self.count, round), self._byzantine
         if self.attack is None or not len(byzantine):
             return Replies(clients, rounds, labels, updates)
         task, cache = self._byzantine_task, self._byzantine_cache

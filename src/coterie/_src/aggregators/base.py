@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, is_plain, namespace
-from coterie._src.kernels.order_statistics import means_between_ranks
+from coterie._src.arrays import Array, Floats, Ints, is_plain, namespace
+from coterie._src.kernels.order_statistics import means_between_ranks, native
+from coterie._src.kernels.replies import group_rows
 
 ROUNDING = 1e-9
 """What a fraction times a count may lack of a whole number: 0.29·100 is 28.999…"""
@@ -158,10 +159,9 @@ def per_cluster(
     rule = as_aggregator(rule)
     rows, labels = check_rows(updates, fewest=0), np.asarray(labels)
     whole = labels.shape == (rows,) and (labels.dtype.kind in "iub" or not rows)
-    if not whole or (rows and not 0 <= labels.min() <= labels.max() < clusters):
+    order, counts = np.empty(rows, dtype=np.int64), np.empty(clusters, dtype=np.int64)
+    if not whole or not group_rows(labels.astype(np.int64, order="C", copy=False), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
-    labels = labels.astype(np.int64, copy=False)
-    order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=clusters)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
     xp, ends = namespace(updates), np.cumsum(counts)
@@ -182,11 +182,11 @@ def per_cluster(
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     """(clusters, d): all clusters in one call of the kernel."""
     sizes = counts.tolist()
-    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
-    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
-    factors = np.array([rule.factor(count) for count in sizes])
-    if (factors != 1).any():
-        table *= factors.astype(table.dtype)[:, None]
+    lows, highs = zip(*(rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes), strict=True)
+    table = means_between_ranks(updates, order, sizes, lows, highs)
+    factors = [rule.factor(count) for count in sizes]
+    if any(factor != 1 for factor in factors):
+        table *= np.array(factors).astype(table.dtype)[:, None]
     return table
 
 
@@ -196,15 +196,16 @@ def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
     measure of how far out a client stands.
     """
-    values = as_numpy(updates)
-    shares = np.zeros(len(labels))
-    for cluster in np.unique(labels):
-        members = np.flatnonzero(labels == cluster)
-        count, cut = len(members), trim_count(len(members), trim)
-        if cut == 0:
-            continue
-        rows = values[members]
-        chosen, groups = np.arange(count), [(cut, cut + 1), (count - cut - 1, count - cut)]
-        low, high = (means_between_ranks(rows, chosen, [count], [first], [last])[0] for first, last in groups)
-        shares[members] = ((rows < low) | (rows > high)).mean(axis=1)
-    return shares
+    values, clusters = native(updates), int(np.max(labels, initial=0)) + 1
+    order, counts = np.empty(len(labels), dtype=np.int64), np.empty(clusters, dtype=np.int64)
+    group_rows(labels, order, counts)
+    shares, sizes = np.zeros(len(labels)), counts.tolist()
+    cuts = [trim_count(count, trim) if count else 0 for count in sizes]
+    if not any(cuts):
+        return shares
+    low = means_between_ranks(values, order, sizes, cuts, [cut + 1 for cut in cuts])
+    ends = [count - cut if count else 1 for count, cut in zip(sizes, cuts, strict=True)]
+    high = means_between_ranks(values, order, sizes, [end - 1 for end in ends], ends)
+    extreme = ((values < low[labels]) | (values > high[labels])).mean(axis=1)
+    found: Floats = np.where(np.array(cuts)[labels] > 0, extreme, 0.0)
+    return found

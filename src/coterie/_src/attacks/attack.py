@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Attack:
     sleep : rounds in which the Byzantine clients first answer by their own data.
     """
 
-    payload: Payload | Callable[..., Forgery]
+    payload: Payload | Callable[..., Any]
     target: Target | Callable[[View], Ints] = own
     scale: float | Literal["worst"] | None = None
     sleep: int = 0
@@ -60,10 +60,10 @@ class Attack:
             scale = payload.published_scale if self.scale is None else self.scale
             assert scale is not None
             working = payload.working_centres(centres, scale)
-            view = replace(view, response=respond(view.task, working, cache=view.cache))
+            view = view._replace(response=respond(view.task, working, cache=view.cache))
         labels = view.labels.copy()
         labels[view.is_byzantine] = self.target(view)
-        return replace(view, labels=labels)
+        return view._replace(labels=labels)
 
 
 def _worst(payload: Payload, view: View) -> Forgery:

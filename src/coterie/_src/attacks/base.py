@@ -16,8 +16,7 @@ from coterie._src.tasks import Task
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """What the adversary sees in one exchange between the server and the clients.
 
     Attributes
@@ -101,7 +100,8 @@ class Payload:
     ----------
     name : as the configuration and `ct.attack` have it.
     summary : one line.
-    forge : (view) -> Forgery, or (view, scale) with another strength than the published one.
+    forge : (view) -> Forgery, or (view, scale) with another strength than the published one; a pair of labels and
+        updates will do.
     published_scale : the strength that its authors give, if it is one number.
     working_centres : from the broadcast centres and the strength to those that the Byzantine clients work on instead,
         their own choice of a cluster included; None: the broadcast ones.
@@ -111,14 +111,14 @@ class Payload:
 
     name: str
     summary: str
-    forge: Callable[..., Forgery]
+    forge: Callable[..., Forgery | tuple[Any, Any]]
     published_scale: float | None = None
     working_centres: Callable[[Array, float], Array] | None = None
     arena: tuple[Entry, ...] = ()
     aliases: tuple[str, ...] = ()
 
     def __call__(self, view: View, scale: float | None = None) -> Forgery:
-        return self.forge(view) if scale is None else self.forge(view, scale)
+        return Forgery(*(self.forge(view) if scale is None else self.forge(view, scale)))
 
     def __repr__(self) -> str:
         return f"<payload {self.name}>"
@@ -151,7 +151,7 @@ def target(name: str, summary: str, **options: Any) -> Callable[[Callable[[View]
     return lambda choose: Target(name, summary, choose, **options)
 
 
-def as_payload(forge: Payload | Callable[..., Forgery]) -> Payload:
+def as_payload(forge: Payload | Callable[..., Any]) -> Payload:
     """The payload itself, or a function as one."""
     return forge if isinstance(forge, Payload) else Payload(getattr(forge, "__name__", "custom"), "", forge)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from io import TextIOWrapper
@@ -74,7 +75,7 @@ class CtrlC:
 
 def tell_doubts(configs: Sequence[Config]) -> None:
     """One line on stderr for each thing that is allowed, but hardly meant; the last of a kind for many."""
-    from coterie._src.experiments.plan import doubts
+    from coterie._src.experiments.doubts import doubts
 
     for line in {kind: line for config in configs for kind, line in doubts(config).items()}.values():
         print(f"note: {line}", file=sys.stderr)
@@ -98,6 +99,8 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without α must not cost the results
+    warnings.filterwarnings("default", r".* is now called ", DeprecationWarning)
+    warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
     try:
         raise SystemExit(app(standalone_mode=False) or 0)
     except typer.Abort:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,34 @@ def config(file: ConfigFile = None, changes: Overrides = None) -> None:
     print(as_toml(read_config(file, changes or [])), end="")
 
 
+@app.command(name="list")
+def list_names(
+    kind: Annotated[
+        str | None, typer.Argument(help="methods, attacks, targets, starts, problems or tasks; default: all of them.")
+    ] = None,
+) -> None:
+    """List the names that a configuration may use, each with a line that says what it is."""
+    from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS
+    from coterie._src.experiments.methods import METHODS
+    from coterie._src.experiments.problems import PROBLEMS
+    from coterie._src.experiments.starts import STARTS
+    from coterie._src.registry import Registry
+    from coterie._src.tasks import TASKS
+
+    registries: dict[str, Registry[Any]] = {
+        "methods": METHODS,
+        "attacks": ATTACKS,
+        "targets": ATTACK_TARGETS,
+        "starts": STARTS,
+        "problems": PROBLEMS,
+        "tasks": TASKS,
+    }
+    if kind is not None and kind not in registries:
+        raise ValueError(f"list: must be one of {', '.join(registries)}, got {kind}")
+    parts = [f"{name}\n\n{registry.described()}" for name, registry in registries.items() if kind in (None, name)]
+    print("\n\n".join(parts) if kind is None else registries[kind].described())
+
+
 @app.command()
 def run(
     file: ConfigFile = None,
@@ -35,7 +63,7 @@ def run(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="A method; `coterie methods` lists them. Repeatable; default: coterie, the paper's methods and the "
+            help="A method; `coterie list methods` names them. Repeatable; default: coterie, the paper's methods and the "
             "points of reference.",
         ),
     ] = None,

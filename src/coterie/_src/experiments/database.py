@@ -9,6 +9,7 @@ import math
 import os
 import sqlite3
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ CREATE TABLE IF NOT EXISTS results (
     key TEXT PRIMARY KEY, configuration TEXT NOT NULL REFERENCES configurations (id),
     method TEXT NOT NULL, seed INTEGER NOT NULL, trial INTEGER NOT NULL,
     numerics INTEGER NOT NULL, version TEXT NOT NULL,
-    {", ".join(f"{metric} REAL" for metric in METRICS)}
+    {", ".join(f"{metric} REAL" for metric in METRICS.names)}
 );
 COMMIT;
 """
@@ -178,7 +179,7 @@ class Database:
     def _add_columns(self) -> None:
         """A file of an earlier version gets the metrics that it did not know."""
         self.connection.execute("BEGIN IMMEDIATE")
-        for metric in [metric for metric in METRICS if metric not in self._columns()]:
+        for metric in [metric for metric in METRICS.names if metric not in self._columns()]:
             self.connection.execute(f"ALTER TABLE results ADD COLUMN {metric} REAL")
         self.connection.execute("COMMIT")
 
@@ -201,11 +202,11 @@ class Database:
             [
                 *(key(config, method, result.trial), _digest(inside), method, config.run.seed, result.trial),
                 *(NUMERICS, __version__),
-                *(_number(found.metrics.get(metric, math.nan)) for metric in METRICS),
+                *(_number(found.metrics.get(metric, math.nan)) for metric in METRICS.names),
             ]
             for method, found in result.methods.items()
         ]
-        names = ["key", "configuration", "method", "seed", "trial", "numerics", "version", *METRICS]
+        names = ["key", "configuration", "method", "seed", "trial", "numerics", "version", *METRICS.names]
         holes = f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         with self._reported():
             self.connection.execute("BEGIN IMMEDIATE")
@@ -232,7 +233,7 @@ class Database:
         """
         with self._reported():
             known = self._columns()
-        columns = ["key", "method", "seed", "trial", *(metric for metric in METRICS if metric in known)]
+        columns = ["key", "method", "seed", "trial", *(metric for metric in METRICS.names if metric in known)]
         query = (
             f"SELECT content, configuration, {', '.join(columns)} FROM results "
             "JOIN configurations ON configurations.id = configuration WHERE numerics = ?"
@@ -254,7 +255,7 @@ class Database:
                 del row["key"]
                 if name not in contents:
                     contents[name] = self._completed(text)
-                metrics = {metric: math.nan if row.get(metric) is None else row[metric] for metric in METRICS}
+                metrics = {metric: math.nan if row.get(metric) is None else row[metric] for metric in METRICS.names}
                 rows.append({**contents[name], **row, **metrics})
         return rows
 
@@ -285,7 +286,8 @@ def _number(value: float) -> float | None:
 
 def _complete(inside: Row) -> Row:
     """Flat, as this version would write it: with the keys that an earlier one did not have."""
-    known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # names that an earlier version had
+        known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
     return _flat(known.model_dump(mode="json", exclude={"run"})) | _flat(
         {name: keys for name, keys in inside.items() if name in ("run", "files")}
     )

@@ -1,4 +1,4 @@
-"""From the flat rows of a database to the table that somebody wants to see."""
+"""From the flat rows of a database to tables: select, group, average, export."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from coterie._src.experiments.summary import METRICS, statistic
 from coterie._src.experiments.toml import parse_value
 
 Row = dict[str, Any]
-NOT_REPEATABLE = ("seconds",)
-"""Metrics that are a clock: left out of what must be the same when it is run again."""
 
 
 def full_name(name: str, rows: Sequence[Row], metric: bool = False) -> str:
@@ -24,8 +22,8 @@ def full_name(name: str, rows: Sequence[Row], metric: bool = False) -> str:
     metric: a metric is wanted; else one is meant only where no key has that name (`clusters` is `problem.clusters`).
     """
     names = list(dict.fromkeys(key for row in rows for key in row))
-    measured = [candidate for candidate in names if candidate in METRICS]
-    keys = [candidate for candidate in names if candidate not in METRICS]
+    measured = [candidate for candidate in names if candidate in METRICS.names]
+    keys = [candidate for candidate in names if candidate not in METRICS.names]
     if name in (measured if metric else keys):
         return name
     candidates = [candidate for candidate in keys if candidate.split(".")[-1] == name]
@@ -56,14 +54,27 @@ def varied(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row if "." in name or name == "seed"))
-    return [name for name in names if len({json.dumps(row.get(name)) for row in rows}) > 1]
+    return [name for name in names if _differ([row.get(name) for row in rows])]
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    """Whether some value, written as JSON, differs from the first; values of one plain type are compared directly."""
+    first = values[0]
+    plain, text = isinstance(first, str | int | float), json.dumps(first)
+    return any(
+        value is not first
+        and not (plain and type(value) is type(first) and value == first)
+        and json.dumps(value) != text
+        for value in values
+    )
 
 
 def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]:
     """One row per combination of the keys `by` (those that vary) and method: trials, and METRIC and METRIC_se.
 
-    In the order of the keys' values, then of the methods. Trials of one number and seed draw from the same streams,
-    whatever else differs; so where keys are averaged over, they are first averaged within a trial, and count once.
+    Sorted by the values of the keys, then by method. Trials with the same number and seed use the same random streams,
+    whatever else differs; so results that are averaged over other keys are first averaged within a trial, which counts
+    once.
     """
     keys = [*(varied(rows) if by is None else by)]
     keys = keys if "method" in keys else [*keys, "method"]
@@ -76,9 +87,9 @@ def aggregate(rows: Sequence[Row], by: Sequence[str] | None = None) -> list[Row]
         for row in members:
             trials.setdefault((row["seed"], row["trial"]), []).append(row)
         line: Row = {name: members[0].get(name) for name in keys} | {"trials": len(trials)}
-        for metric in METRICS:
-            each = [[row.get(metric, math.nan) for row in trials[draw]] for draw in sorted(trials)]
-            found = statistic([math.fsum(values) / len(values) for values in each])
+        ordered = [trials[number] for number in sorted(trials)]
+        for metric in METRICS.names:
+            found = statistic([math.fsum(row.get(metric, math.nan) for row in own) / len(own) for own in ordered])
             line[metric], line[f"{metric}_se"] = found["mean"], found["se"]
         table.append(line)
     return sorted(table, key=lambda line: [_rank(line[name]) for name in keys])
@@ -129,4 +140,8 @@ def as_parquet(rows: Sequence[Row]) -> bytes:
 
 def without_clock(rows: Sequence[Row]) -> list[Row]:
     """The rows without what is never the same twice."""
-    return [{k: v for k, v in row.items() if k.removesuffix("_se") not in NOT_REPEATABLE} for row in rows]
+    return [{k: v for k, v in row.items() if _repeatable(k.removesuffix("_se"))} for row in rows]
+
+
+def _repeatable(name: str) -> bool:
+    return name not in METRICS.names or METRICS[name].repeatable

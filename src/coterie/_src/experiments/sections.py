@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -23,6 +24,6 @@ class Section(BaseModel):
             extra = field.json_schema_extra
             old = extra.get("old_name") if isinstance(extra, dict) else None
             if isinstance(old, str) and old in renamed:
-                renamed.setdefault(name, renamed[old])
-                del renamed[old]
+                warnings.warn(f"{old} is now called {name}; the old name goes in 0.2", DeprecationWarning, stacklevel=2)
+                renamed.setdefault(name, renamed.pop(old))
         return renamed

@@ -82,14 +82,11 @@ class TrialSetup:
         """The random generator for one purpose."""
         return stream(self.seed, self.trial, purpose)
 
-    def setting(self, rng: Generator, audit: bool = True, clients: int | None = None) -> Setting:
-        """What methods are built from.
-
-        rng: for the buckets of `algorithm.before`. clients: how many there are, if not those of the task.
-        """
+    def setting(self, rng: Generator, audit: bool = True) -> Setting:
+        """What methods are built from; rng: for the buckets of `algorithm.before`."""
         return Setting(
             options=self.options,
-            clients=clients or self.task.clients.count,
+            clients=self.task.clients.count,
             rng=rng,
             three_stage=self.three_stage,
             task=self.task,
@@ -137,6 +134,19 @@ def draw_trial(
         shared=shared,
     )
     return setup.started(config.problem.dtype, rng)
+
+
+def setting_of(config: Config, task: Task, rng: Generator, clients: int) -> Setting:
+    """What methods are built from in a real federation of so many clients; task: of one of them."""
+    return Setting(
+        options=config.algorithm,
+        clients=clients,
+        rng=rng,
+        three_stage=config.three_stage,
+        task=task,
+        clusters=config.problem.clusters,
+        truth=None,
+    )
 
 
 def check(config: Config) -> None:

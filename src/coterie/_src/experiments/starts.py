@@ -44,6 +44,11 @@ class Start:
         """Whether the server asks the clients."""
         return self.find is not None
 
+    @property
+    def for_servers(self) -> bool:
+        """Whether the server of a real federation can begin so."""
+        return not self.needs_truth and not self.for_modules
+
     def asking(
         self,
         byzantine_fraction: float,

@@ -4,15 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from coterie._src.experiments.outcome import TrialResult
+from coterie._src.registry import Registry
 
-METRICS = (
-    "dist", "matched_dist", "ari", "misclustered", "oracle_ratio", "worst_ratio", "clusters", "loss", "rounds",
-    "seconds", "accuracy", "worst_accuracy",
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by its name.
+
+    heading: of its column in tables; empty: it has none. digits: after the point. label: on an axis, if not the name.
+    repeatable: whether the same run gives it again.
+    """
+
+    name: str
+    summary: str
+    heading: str = ""
+    digits: int = 3
+    label: str = ""
+    repeatable: bool = True
+
+    @property
+    def axis_label(self) -> str:
+        return self.label or self.name
+
+
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    [
+        Metric("dist", "mean distance of an estimate to the nearest true centre, as in the paper's code", "dist"),
+        Metric(
+            "matched_dist",
+            "mean distance of true centres and estimates that are matched one to one",
+            "matched dist",
+            label="matched distance to the true centres",
+        ),
+        Metric("accuracy", "test accuracy, mean over the honest clients", "accuracy", label="test accuracy"),
+        Metric("worst_accuracy", "test accuracy of the worst cluster", "worst cluster"),
+        Metric("ari", "adjusted Rand index of the honest clients' clusters", "ARI"),
+        Metric("misclustered", "fraction of honest clients outside the best matching of clusters"),
+        Metric("oracle_ratio", "matched distance relative to the oracle's", "x oracle", 2),
+        Metric("worst_ratio", "the same in the cluster where it is worst"),
+        Metric("clusters", "number of clusters"),
+        Metric("loss", "mean loss of the honest clients at their cluster's model", "loss"),
+        Metric("rounds", "rounds until the end", "rounds", 0),
+        Metric("seconds", "seconds of one core", "seconds", 2, repeatable=False),
+    ],
+)
 
 Statistic = dict[str, float | int | None]
 Summary = dict[str, dict[str, Statistic]]
@@ -31,7 +72,7 @@ def statistic(values: Sequence[float]) -> Statistic:
 
 
 def share(hits: int, trials: int) -> tuple[float, float, float]:
-    """hits/trials, and between what it lies with 95 % confidence (Wilson's interval).
+    """hits/trials, and Wilson's interval of 95 % confidence around it.
 
     >>> [round(value, 3) for value in share(10, 10)]
     [1.0, 0.722, 1.0]
@@ -48,7 +89,8 @@ def summarise(trials: Sequence[TrialResult]) -> Summary:
     names = list(ordered[0].methods) if ordered else []
     return {
         name: {
-            metric: statistic([t.methods[name].metrics.get(metric, math.nan) for t in ordered]) for metric in METRICS
+            metric: statistic([t.methods[name].metrics.get(metric, math.nan) for t in ordered])
+            for metric in METRICS.names
         }
         for name in names
     }

@@ -1,4 +1,4 @@
-"""Grids of configurations, worked off trial by trial; what is done stays done."""
+"""Grids of configurations, run trial by trial; finished trials are not run again."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def keep_grid(grid: Grid, folder: Path) -> None:
 
 
 def _identities(grid: Grid) -> list[str]:
-    """What is asked by each configuration, however often and wherever."""
+    """The identity of each configuration, whatever its trials and workers."""
     return [key(config, "", 0) for config in grid.configs]
 
 
 def _with_whole_paths(raw: Raw) -> Raw:
-    """The same grid from any working directory."""
+    """The grid with absolute paths, so that it is the same from any working directory."""
 
     def whole(value: Any) -> Any:
         if isinstance(value, list):
@@ -174,7 +174,7 @@ def _with_whole_paths(raw: Raw) -> Raw:
 
 
 def jobs_left(grid: Grid, database: Database) -> list[Job]:
-    """What is still to do: trial 0 of all configurations first, so that early results cover the whole grid.
+    """The jobs whose results are missing: trial 0 of all configurations first, so that early results cover the grid.
 
     Those with the same problem come one after the other, and share its data (see `trial.Ground`).
     """
@@ -198,7 +198,7 @@ def sweep(
     on_trial: Callable[[TrialResult], None] = lambda result: None,
     stop: Stop = lambda: False,
 ) -> None:
-    """Work off the jobs; each trial is in the database before the next is looked at."""
+    """Run the jobs; each trial is written to the database before the next one is handled."""
     for place, result in engine(jobs, on_progress, stop):
         database.add(jobs[place].config, result)
         on_trial(result)

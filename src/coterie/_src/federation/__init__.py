@@ -1,13 +1,16 @@
-"""Coterie over a network: transport by Flower (`coterie[flower]`), everything else as in the simulation.
+"""Federations of real sites: Flower (`coterie[flower]`) carries the messages, everything else is as in the simulation.
 
-`client_app` wraps any task into the app that a site runs, `FlowerNetwork` is the clients as an algorithm sees them, and
-`ClusteredStrategy` plays an algorithm against it, keeping every finished round on disk.
+`client_app` makes the app of a site from any task, `FlowerNetwork` is the sites as an algorithm sees them, and
+`ClusteredStrategy` runs an algorithm against it and saves every finished round.
 """
 
 from coterie._src.federation.apps import apps
 from coterie._src.federation.client import client_app
 from coterie._src.federation.messages import Answer, Question
-from coterie._src.federation.network import FlowerNetwork, Members
+from coterie._src.federation.network import FlowerNetwork
+from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.strategy import ClusteredStrategy
 
-__all__ = ["Answer", "ClusteredStrategy", "FlowerNetwork", "Members", "Question", "apps", "client_app"]
+Members = ClientNumbers  # its name in version 0.1.0, for `coterie.flower`
+
+__all__ = ["Answer", "ClientNumbers", "ClusteredStrategy", "FlowerNetwork", "Question", "apps", "client_app"]

@@ -1,87 +1,163 @@
-"""Who is worth a look, from the audit of a federation: evidence, not a verdict."""
+"""The audit of a federation: a row per client and round, and what the rows say about a client. Evidence, no verdict."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie._src.aggregators import median
+from coterie._src.algorithms import RoundInfo
+from coterie._src.arrays import Floats
+from coterie._src.federation.network import FlowerNetwork
+from coterie._src.intake import Verdict
+
+MAX_COORDINATES = 1 << 16
+"""About how many coordinates of an update a distance is computed from."""
 FAR = 2.0
-"""Median distances from the cluster's median that an honest client rarely stands away, round after round."""
+"""A distance from the cluster's median, in median distances, that an honest client rarely has round after round."""
 OFTEN = 0.2
-"""A share of the rounds that is no accident."""
+"""A fraction of the rounds that is no accident."""
+
+Row = dict[str, Any]
 
 
-class Suspicion(NamedTuple):
+class ClientAudit(NamedTuple):
     """What the audit says about one client over all rounds."""
 
     client: int
     node: str
     rounds: int
     distance: float  # its median distance to the cluster's median update, in median distances; NaN: never accepted
-    trimmed: float  # its mean share of coordinates among the outermost of its cluster
-    refused: float  # the share of the rounds in which it answered and was refused
-    silent: float  # the share of the rounds without an answer
-    changed: int  # how often it went to another cluster
-    cluster: int  # where it was counted last; -1: nowhere yet
-    reasons: tuple[str, ...]  # empty: nothing stands out
+    trimmed_fraction: float  # of its coordinates, those among the outermost of its cluster, on average
+    refused_fraction: float  # of the rounds, those in which it answered and was refused
+    silent_fraction: float  # of the rounds, those without an answer
+    cluster_changes: int
+    cluster: int  # in which it was last; -1: none yet
+    reasons: tuple[str, ...]  # why it stands out; empty: it does not
 
     @property
     def score(self) -> float:
-        """For an order: how far out it stands, beyond all others where it was refused."""
-        return (0.0 if np.isnan(self.distance) else self.distance) + 100.0 * self.refused
+        """How much the client stands out: its distance, with refused clients before all others."""
+        return (0.0 if np.isnan(self.distance) else self.distance) + 100.0 * self.refused_fraction
 
 
-def suspicions(rows: Sequence[dict[str, Any]]) -> list[Suspicion]:
-    """All clients, those first that stand out most.
+def audit_clients(rows: Iterable[Row]) -> list[ClientAudit]:
+    """Return what the rows say about every client, those first that stand out most.
 
     >>> usual = {"node": "n", "verdict": "accepted", "label": 0, "trimmed": 0.1, "fault": ""}
     >>> rows = [{**usual, "client": c, "distance": 9.0 if c == 2 else 1.0} for _ in range(3) for c in range(4)]
-    >>> [(found.client, found.reasons) for found in suspicions(rows)][:2]
-    [(2, ('stands 9.0 times as far out as the median client of its cluster',)), (0, ())]
+    >>> [(found.client, found.reasons) for found in audit_clients(rows)][:2]
+    [(2, ("its update is 9.0 times as far from its cluster's median as that of the median client",)), (0, ())]
     """
-    found = [_judged([row for row in rows if row["client"] == client]) for client in {row["client"] for row in rows}]
-    return sorted(found, key=lambda one: (-one.score, one.client))
+    rows_of: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        rows_of[row["client"]].append(row)
+    return sorted((_audit_client(own) for own in rows_of.values()), key=lambda one: (-one.score, one.client))
 
 
-def _judged(own: Sequence[dict[str, Any]]) -> Suspicion:
+def _audit_client(own: Sequence[Row]) -> ClientAudit:
     rounds = len(own)
-    away = [row["distance"] for row in own if row["distance"] is not None]
+    distances = [row["distance"] for row in own if row["distance"] is not None]
     trimmed = [row["trimmed"] for row in own if row["trimmed"] is not None]
-    silent = sum(row["verdict"] == "silent" for row in own) / rounds
-    refused = sum(row["verdict"] not in ("silent", "accepted") for row in own) / rounds
     labels = [row["label"] for row in own if row["label"] is not None and row["label"] >= 0]
-    changed = sum(a != b for a, b in pairwise(labels))
-    distance = float(np.median(away)) if away else float("nan")
-    reasons = []
-    if refused:
-        kinds = sorted({row["verdict"].replace("_", " ") for row in own} - {"silent", "accepted"})
-        faults = sorted({row["fault"] for row in own if row["fault"]})
-        reasons.append(f"refused in {refused:.0%} of the rounds ({', '.join(kinds + faults)})")
-    if distance > FAR:
-        reasons.append(f"stands {distance:.1f} times as far out as the median client of its cluster")
-    if silent > OFTEN:
-        reasons.append(f"silent in {silent:.0%} of the rounds")
-    if rounds >= 5 and changed > OFTEN * rounds:
-        reasons.append(f"went to another cluster {changed} times")
-    share = float(np.mean(trimmed)) if trimmed else 0.0
-    return Suspicion(
-        *(own[0]["client"], own[-1]["node"], rounds, distance, share, refused, silent, changed),
-        labels[-1] if labels else -1,
-        tuple(reasons),
+    found = ClientAudit(
+        client=own[0]["client"],
+        node=own[-1]["node"],
+        rounds=rounds,
+        distance=float(np.median(distances)) if distances else float("nan"),
+        trimmed_fraction=float(np.mean(trimmed)) if trimmed else 0.0,
+        refused_fraction=sum(row["verdict"] not in ("silent", "accepted") for row in own) / rounds,
+        silent_fraction=sum(row["verdict"] == "silent" for row in own) / rounds,
+        cluster_changes=sum(a != b for a, b in pairwise(labels)),
+        cluster=labels[-1] if labels else -1,
+        reasons=(),
     )
+    return found._replace(reasons=tuple(_reasons(found, own)))
 
 
-def registered(folder: Path) -> dict[str, str]:
-    """The sites' names by their nodes, from what the server of a kit noted when it took their keys (`nodes/*.json`)."""
+def _reasons(found: ClientAudit, own: Sequence[Row]) -> Iterable[str]:
+    if found.refused_fraction:
+        verdicts = sorted({row["verdict"].replace("_", " ") for row in own} - {"silent", "accepted"})
+        faults = sorted({row["fault"] for row in own if row["fault"]})
+        yield f"refused in {found.refused_fraction:.0%} of the rounds ({', '.join(verdicts + faults)})"
+    if found.distance > FAR:
+        yield (
+            f"its update is {found.distance:.1f} times as far from its cluster's median as that of the median client"
+        )
+    if found.silent_fraction > OFTEN:
+        yield f"silent in {found.silent_fraction:.0%} of the rounds"
+    if found.rounds >= 5 and found.cluster_changes > OFTEN * found.rounds:
+        yield f"changed its cluster {found.cluster_changes} times"
+
+
+def site_names(folder: Path) -> dict[str, str]:
+    """Return the names of the sites by their nodes, which a deployment's `server/start.sh` writes to `nodes/*.json`.
+
+    A file that cannot be read is left out.
+    """
     names = {}
-    for note in sorted((folder.resolve().parent / "nodes").glob("*.json")):
+    for file in sorted((folder.resolve().parent / "nodes").glob("*.json")):
         try:
-            names[str(json.loads(note.read_text(encoding="utf-8"))["node-id"])] = note.stem
+            names[str(json.loads(file.read_text(encoding="utf-8"))["node-id"])] = file.stem
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a note that cannot be read costs a name, no more
+            continue
     return names
+
+
+def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]:
+    """Return a row for every client that has a node: its answer, the verdict, and its distance to the others."""
+    away = distances(info, network)
+    rows = []
+    for client, node in enumerate(network.clients.nodes):
+        if node is None:
+            continue
+        received = network.received.get(client)
+        answer = None if received is None else received.answer
+        row: Row = {
+            "round": round,
+            "client": client,
+            "node": str(node),  # SQLite has no integers of this size
+            "verdict": Verdict(int(info.verdicts[client])).name.lower(),
+            "label": int(info.labels[client]),
+            "trimmed": None if info.trimmed is None else _none_if_nan(info.trimmed[client]),
+            "distance": _none_if_nan(away[client]),
+            "seconds": None if received is None else received.seconds,
+            "fault": "" if received is None else received.fault,
+        }
+        row |= {name: _storable(getattr(answer, name, None)) for name in ("loss", "margin", "samples")}
+        if answer is not None and answer.round is None and answer.update is None:
+            row["verdict"] = "failed"
+        rows.append(row)
+    return rows
+
+
+def _none_if_nan(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _storable(value: Any) -> Any:
+    """The value if it is a finite number that SQLite can store, else None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and np.isfinite(value) and abs(value) < 2**63 else None
+
+
+def distances(info: RoundInfo, network: FlowerNetwork) -> Floats:
+    """Return (m,): the distance of an accepted update to its cluster's median, in median distances; NaN for the rest.
+
+    For very long updates the distance is computed from every s-th coordinate.
+    """
+    found = np.full(len(info.labels), np.nan)
+    for j in np.unique(info.labels[info.labels >= 0]).tolist():
+        members = np.flatnonzero(info.labels == j)
+        updates = [network.received[client].answer.update for client in members.tolist()]
+        stride = max(1, len(updates[0]) // MAX_COORDINATES)
+        rows = np.stack([update[::stride] for update in updates])
+        away = np.linalg.norm(rows.astype(np.float64) - np.asarray(median(rows), dtype=np.float64), axis=1)
+        found[members] = away / max(float(np.median(away)), 1e-300)
+    return found

@@ -1,16 +1,16 @@
-"""What a federation must not forget: the state after every round, and who said what.
+"""The files of a federation: the state after the last round, and the audit of all rounds.
 
-One safetensors file holds the whole state, exchanged atomically; one SQLite file holds the audit, a row per client and
-round. The rows of a round are written before its state, so that a server that is killed in between does that round
-again and finds its rows in the way, which are then replaced.
+One safetensors file, replaced atomically, holds the whole state; one SQLite file holds the audit, a row per client and
+round. The rows of a round are written before its state: a server that is killed in between repeats the round and
+replaces its rows.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import weakref
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from safetensors.numpy import save
 from coterie._src.algorithms import State
 from coterie._src.arrays import as_numpy
 from coterie._src.experiments.run_folder import write_atomically
-from coterie._src.server import Moments
+from coterie._src.optimisers import Moments
+from coterie._src.server import ServerMemory
 
 STATE, AUDIT = "state.safetensors", "audit.sqlite"
 ARRAYS = ("centres", "fixed", "curvatures", "weights")
@@ -37,72 +38,79 @@ class Saved(NamedTuple):
 
     state: State
     rng: Generator
-    nodes: list[int | None]
-    identity: str = ""  # of what is being learnt
+    nodes: list[int | None]  # the node of each client
+    identity: str = ""  # of the problem and the method; another configuration may not go on from this state
 
 
 class Checkpoint:
-    """The folder of a federation."""
+    """The folder of a federation; it is made where it does not exist."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.audit = sqlite3.connect(self.folder / AUDIT)
-        weakref.finalize(self, self.audit.close).atexit = False  # an object that is gone leaves no open file
-        self.audit.execute("PRAGMA journal_mode = WAL")
-        self.audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
 
     def save(self, saved: Saved, rows: Sequence[dict[str, Any]] = ()) -> None:
-        """Keep a finished round, its audit first."""
-        holes = ", ".join("?" * len(COLUMNS))
-        with self.audit:
-            self.audit.executemany(
-                f"INSERT OR REPLACE INTO replies VALUES ({holes})",
+        """Write the audit of a finished round, then the state after it."""
+        marks = ", ".join("?" * len(COLUMNS))
+        with self._audit() as audit, audit:
+            audit.executemany(
+                f"INSERT OR REPLACE INTO replies VALUES ({marks})",
                 [[row.get(name) for name in COLUMNS] for row in rows],
             )
         state = saved.state
         arrays = {name: as_numpy(getattr(state, name)) for name in ARRAYS if getattr(state, name) is not None}
-        if state.moments is not None:
-            arrays |= {f"moments.{name}": as_numpy(value) for name, value in state.moments._asdict().items()}
-        notes = {
+        if state.memory.moments is not None:
+            moments = state.memory.moments._asdict()
+            arrays |= {f"moments.{name}": as_numpy(value) for name, value in moments.items()}
+        if state.memory.aggregator is not None:
+            arrays["memory"] = as_numpy(state.memory.aggregator)
+        metadata = {
             "round": state.round,
-            "calm": [None if np.isinf(state.calm[0]) else state.calm[0], state.calm[1]],
+            "progress": [None if np.isinf(state.smallest_move) else state.smallest_move, state.rounds_since],
             "rng": saved.rng.bit_generator.state,
             "nodes": saved.nodes,
             "identity": saved.identity,
         }
-        content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(notes)})
+        content = save({name: np.ascontiguousarray(a) for name, a in arrays.items()}, {"coterie": json.dumps(metadata)})
         write_atomically(self.folder / STATE, content)
 
     def load(self) -> Saved | None:
-        """The last finished round, or None where there is none."""
+        """Return the state after the last finished round, or None where there is none."""
         file = self.folder / STATE
         if not file.is_file():
             return None
         try:
             with safe_open(file, "np") as opened:
-                notes = json.loads((opened.metadata() or {})["coterie"])
+                metadata = json.loads((opened.metadata() or {})["coterie"])
                 arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             rng = default_rng()
-            rng.bit_generator.state = notes["rng"]
-            least, since = notes["calm"]
+            rng.bit_generator.state = metadata["rng"]
+            smallest, since = metadata["progress"] if "progress" in metadata else metadata["calm"]  # as in 0.1.0
             moments = None
             if "moments.first" in arrays:
                 moments = Moments(*(arrays[f"moments.{name}"] for name in Moments._fields))
             state = State(
-                notes["round"],
+                metadata["round"],
                 arrays["centres"],
                 arrays.get("fixed"),
                 arrays.get("curvatures"),
                 arrays.get("weights"),
-                (np.inf if least is None else least, since),
-                moments,
+                np.inf if smallest is None else smallest,
+                since,
+                ServerMemory(moments, arrays.get("memory")),
             )
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{file}: is not the state of a federation ({error})") from None
-        return Saved(state, rng, list(notes["nodes"]), str(notes.get("identity", "")))
+        return Saved(state, rng, list(metadata["nodes"]), str(metadata.get("identity", "")))
+
+    def _audit(self) -> closing[sqlite3.Connection]:
+        audit = sqlite3.connect(self.folder / AUDIT)
+        audit.execute("PRAGMA journal_mode = WAL")
+        audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
+        return closing(audit)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The audit so far."""
-        found = self.audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+        """Return the audit so far."""
+        with self._audit() as audit:
+            found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
         return [dict(zip(COLUMNS, row, strict=True)) for row in found]

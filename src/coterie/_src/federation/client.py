@@ -1,4 +1,4 @@
-"""The app that a site runs: the client half of the simulation, on the site's own data."""
+"""The app that a site runs: the client's half of a round, on the site's own data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,42 @@ from flwr.clientapp import ClientApp
 
 from coterie._src.arrays import as_numpy, like
 from coterie._src.attacks import Attack
-from coterie._src.federation.messages import NOTHING, Answer, Question, read_question
+from coterie._src.federation.messages import OWN_CHOICE, Answer, Question, read_question
 from coterie._src.simulation import SimulatedNetwork, stream
 from coterie._src.tasks import Task
 
-Load = Callable[[Context], Task]
-"""From a node's context (`node_config`, `run_config`) to the task on its data: one client."""
+LoadTask = Callable[[Context], Task]
 
 
-def client_app(load: Load, attack: Callable[[Context], Attack | None] = lambda context: None) -> ClientApp:
-    """An app that answers the server's questions from one client's data.
+def client_app(load: LoadTask, attack: Callable[[Context], Attack | None] = lambda context: None) -> ClientApp:
+    """Return a Flower app that answers the server's questions from one client's data.
 
-    load: reads the data of this site. attack: for drills, what this site does instead of answering honestly; it sees
-    nothing but its own data. A question that makes no sense, or data that cannot be read, is an error to Flower, which
-    tells the server; the site stays up.
+    Parameters
+    ----------
+    load
+        Reads the data of this site: from the context of a node (`node_config`, `run_config`) to the task on its data,
+        which are those of one client.
+    attack
+        For rehearsals: the attack that this site runs instead of answering honestly, which sees nothing but the site's
+        own data; None for an honest site.
+
+    Returns
+    -------
+    ClientApp
+        The app. Where a question is invalid, or the data cannot be read, it raises an error, which Flower reports to
+        the server; the site keeps running.
+
+    Examples
+    --------
+    A site that estimates a mean of the numbers in the file that its node configuration names:
+
+    >>> import numpy as np
+    >>> from coterie._src.data import Clients
+    >>> from coterie._src.tasks import mean_estimation
+    >>> def load(context):
+    ...     samples = np.load(context.node_config["data"])
+    ...     return mean_estimation(Clients(samples, None, np.array([len(samples)])))
+    >>> client = client_app(load)
     """
     app = ClientApp()
 
@@ -39,16 +61,16 @@ def client_app(load: Load, attack: Callable[[Context], Attack | None] = lambda c
 
 
 def respond_to(question: Question, task: Task, attack: Attack | None = None, node: int = 0) -> Answer:
-    """One site's answer, by the network of the simulation with one client in it."""
+    """Return the answer of one site, computed by the simulated network with one client in it."""
     if question.centres.shape[1] != task.dim and question.kind in ("gradient", "loss"):
         raise ValueError(f"question: centres have {question.centres.shape[1]} parameters, this model has {task.dim}")
-    lying = np.array([attack is not None])
-    adversary = stream(node % 2**63, max(question.round, 0), "attack")
-    network = SimulatedNetwork(task, lying, attack, adversary, memory=None)
+    is_byzantine = np.array([attack is not None])
+    rng = stream(node % 2**63, max(question.round, 0), "attack")
+    network = SimulatedNetwork(task, is_byzantine, attack, rng, cache=None)
     centres = like(question.centres, task.clients.features)
     samples, loss, margin = int(task.clients.sizes[0]), None, None
     if question.kind == "gradient":
-        labels = None if question.label == NOTHING else np.array([question.label])
+        labels = None if question.label == OWN_CHOICE else np.array([question.label])
         replies = network.gradients(centres, question.round, labels, question.part)
         losses = np.sort(as_numpy(task.losses(centres))[0].astype(np.float64))
         loss, margin = float(losses[0]), float(losses[1] - losses[0]) if len(losses) > 1 else 0.0

@@ -1,7 +1,7 @@
-"""What goes over the wire: a question with the centres to every site, an answer with one row back.
+"""The messages: a question with the centres goes to every site, an answer with one update comes back.
 
-Both are plain records of Flower. Whatever comes back is untrusted: reading an answer never raises, and what cannot be
-read is left as None, for `intake` to refuse by name.
+Both are plain records of Flower. An answer is untrusted: reading one never raises, and a field that cannot be read is
+None, which `intake` refuses and names.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from numpy.typing import NDArray
 from coterie._src.attacks.base import Question as Kind
 
 TYPE = "train"
-"""Flower's type of all messages; a site must not need to know more kinds of them than one."""
+"""Flower's type of all messages: a site handles only this one."""
 KINDS: tuple[Kind, ...] = ("gradient", "minimiser", "loss", "curvature", "size")
-NOTHING = -1
+OWN_CHOICE = -1
+"""In place of a cluster: the client answers for the cluster that fits its data best."""
 
 
 class Question(NamedTuple):
-    """What the server asks, see `coterie.algorithms.Network`; the methods there are the kinds here."""
+    """A question of the server; its kinds are the methods of `Network` in `algorithms`."""
 
     kind: Kind
     round: int
-    centres: NDArray[Any]  # (k, d); where none are asked about, an example of their kind
-    label: int = NOTHING  # the cluster to answer for; NOTHING: the client's own choice
-    part: tuple[int, int] | None = None
+    centres: NDArray[Any]  # (k, d); where the question is not about centres, an array of their type
+    label: int = OWN_CHOICE  # the cluster to answer for
+    part: tuple[int, int] | None = None  # (i, n): the i-th of n parts of the samples
     computing: bool = False
     ridge: float = 0.0
 
     def record(self) -> RecordDict:
-        """As Flower sends it."""
+        """Return the records that Flower sends."""
         settings: dict[str, Any] = {
             "kind": self.kind,
             "round": self.round,
@@ -47,7 +48,7 @@ class Question(NamedTuple):
 
 
 def read_question(content: RecordDict) -> Question:
-    """The question of a message; a ValueError says what is wrong with it (a site need not trust its server)."""
+    """Return the question of a message; an invalid one is a ValueError, as a site need not trust its server."""
     try:
         settings: dict[str, Any] = dict(content.config_records["question"])
         centres, part = content.array_records["centres"]["centres"].numpy(), settings["part"]
@@ -70,7 +71,10 @@ def read_question(content: RecordDict) -> Question:
 
 
 class Answer(NamedTuple):
-    """What a site sends back. loss, margin: at the best centre, and how much worse the second is; for the audit."""
+    """The answer of a site.
+
+    For the audit: `loss` at the best centre, and `margin`, by which the loss at the second best centre is larger.
+    """
 
     round: Any
     label: Any
@@ -80,40 +84,36 @@ class Answer(NamedTuple):
     margin: Any = None
 
     def record(self) -> RecordDict:
-        """As Flower sends it."""
+        """Return the records that Flower sends."""
         numbers = {"round": int(self.round), "label": int(self.label), "samples": int(self.samples or 0)}
         metrics = {"loss": float(self.loss), "margin": float(self.margin)} if self.loss is not None else {}
         row = ArrayRecord({"update": Array(np.ascontiguousarray(self.update))})
         return RecordDict({"update": row, "answer": MetricRecord({**numbers, **metrics})})
 
 
+NUMBERS = ("round", "label", "samples", "loss", "margin")
 FLOWER_ERROR = re.compile(r"^<class '(?:\w+\.)*(\w+)'>:<'(.*)'>$", re.DOTALL)
-"""How Flower tells what an app has raised."""
+"""How Flower writes an exception that an app raised."""
 
 
 def read_answer(reply: Message) -> tuple[Answer, str]:
-    """The answer of a reply as far as it can be read, and what was wrong with it ("" for nothing)."""
+    """Return the answer of a reply as far as it can be read, and what was wrong with it (empty for nothing)."""
     if reply.has_error():
         return Answer(None, None, None), f"the site says: {_first_line(reply.error.reason)}"
-    round, label, samples, loss, margin = None, None, None, None, None
-    fault = ""
+    answer, fault = Answer(None, None, None), ""
     try:
         numbers = reply.content.metric_records["answer"]
-        round, label, samples, loss, margin = (
-            numbers.get(name) for name in ("round", "label", "samples", "loss", "margin")
-        )
-    except Exception as error:  # a record that was made to raise
+        answer = Answer(update=None, **{name: numbers.get(name) for name in NUMBERS})
+    except Exception as error:  # a hostile record may raise anything
         fault = f"no numbers ({type(error).__name__})"
-    update = None
     try:
-        update = reply.content.array_records["update"]["update"].numpy()
+        answer = answer._replace(update=reply.content.array_records["update"]["update"].numpy())
     except Exception as error:
         fault = fault or f"no update ({type(error).__name__})"
-    return Answer(round, label, update, samples, loss, margin), fault
+    return answer, fault
 
 
 def _first_line(text: Any) -> str:
-    told = FLOWER_ERROR.sub(r"\1: \2", str(text or "unknown reason").strip())
-    lines = told.splitlines()
-    # it ends up in terminals and logs, and a site may send what those obey
+    lines = FLOWER_ERROR.sub(r"\1: \2", str(text or "unknown reason").strip()).splitlines()
+    # it is shown in terminals, and a site may send control characters
     return "".join(c if c.isprintable() else "?" for c in lines[0][:200]) if lines else "unknown reason"

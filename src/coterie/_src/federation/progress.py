@@ -1,4 +1,4 @@
-"""How far a federation is, in one small file beside its state, so that anybody on the server can watch it."""
+"""The progress of a federation, in one small file beside its state, which `coterie federate watch` shows."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie._src.algorithms import Exchange
+from coterie._src.algorithms import RoundInfo
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.intake import Verdict
 
 PROGRESS = "progress.json"
-EVERY = 0.5
-"""Seconds between two notes of the same round, at least."""
+MIN_SECONDS = 0.5
+"""Seconds between two writes within a round, at least."""
 
 
 class Progress(NamedTuple):
-    """What there is to see. Everything from `accepted` on is about the last finished round."""
+    """The progress of a federation. Everything from `accepted` on is about the last finished round."""
 
-    rounds: int  # to be played, at most
-    round: int = 0  # finished
-    waiting: bool = False  # for enough nodes to begin
-    replies: int = 0  # to the open question; while waiting, the nodes that are there
-    asked: int = 0  # for it; while waiting, the nodes that must be there
+    rounds: int  # the number of rounds, at most
+    round: int = 0  # the last finished round
+    waiting: bool = False  # whether the server waits for enough nodes to begin
+    replies: int = 0  # replies to the open question; while waiting, the nodes that are present
+    asked: int = 0  # clients that were asked; while waiting, the nodes that must be present
     accepted: int = 0
     refused: int = 0
     silent: int = 0
     sizes: tuple[int, ...] = ()  # accepted replies per cluster
     losses: tuple[float | None, ...] = ()  # their median loss per cluster
     movement: float | None = None
-    left: float | None = None  # seconds to go, if all rounds are played
+    left: float | None = None  # seconds left, if there are as many rounds as there may be
     faults: tuple[str, ...] = ()  # a line for each client that was not accepted
     done: bool = False
 
     def line(self) -> str:
-        """The last finished round in one line, for a log.
+        """Return one line about the last finished round, for a log.
 
         >>> Progress(9, 2, accepted=5, silent=1, sizes=(3, 2), losses=(0.5, None), movement=0.1, left=7.0).line()
         'round 2/9: 5 accepted, 0 refused, 1 silent; clients@loss per cluster 3@0.5 2@-; moved 0.1; at most 7 s left'
@@ -54,12 +54,12 @@ class Progress(NamedTuple):
             f"at most {self.left:.0f} s left"
         )
 
-    def after(self, round: int, exchange: Exchange, rows: Sequence[dict[str, Any]], left: float) -> Progress:
-        """With one more round finished; rows: its audit."""
+    def after(self, round: int, info: RoundInfo, rows: Sequence[dict[str, Any]], left: float) -> Progress:
+        """Return the progress with one more round finished; rows: the audit of this round."""
         verdicts = [row["verdict"] for row in rows]
         losses = [
             [row["loss"] for row in rows if row["label"] == j and row["loss"] is not None]
-            for j in range(len(exchange.sizes))
+            for j in range(len(info.sizes))
         ]
         accepted, silent = (verdicts.count(verdict.name.lower()) for verdict in (Verdict.ACCEPTED, Verdict.SILENT))
         return self._replace(
@@ -67,9 +67,9 @@ class Progress(NamedTuple):
             accepted=accepted,
             silent=silent,
             refused=len(rows) - accepted - silent,
-            sizes=tuple(exchange.sizes.tolist()),
+            sizes=tuple(info.sizes.tolist()),
             losses=tuple(float(np.median(own)) if own else None for own in losses),
-            movement=float(exchange.movement),
+            movement=float(info.movement),
             left=left,
             faults=tuple(_fault(row) for row in rows if row["verdict"] != Verdict.ACCEPTED.name.lower()),
         )
@@ -82,7 +82,7 @@ def _fault(row: dict[str, Any]) -> str:
 
 
 def read_progress(folder: Path) -> tuple[Progress, float] | None:
-    """The last note and its age in seconds; None where there is none yet."""
+    """Return the progress and the age of its file in seconds; None where there is no file yet."""
     file = folder / PROGRESS
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -94,20 +94,22 @@ def read_progress(folder: Path) -> tuple[Progress, float] | None:
         raise ValueError(f"{file}: is not the progress of a federation ({error})") from None
 
 
-class Notes:
-    """Keeps the file; a note that comes too soon after the last one waits for the next, unless it is urgent."""
+class ProgressFile:
+    """Keeps the file `progress.json` in a folder; with None as the folder the progress is kept in memory alone."""
 
     def __init__(self, folder: Path | None, rounds: int) -> None:
-        self.folder, self.now, self.written = folder, Progress(rounds), -EVERY
+        self.folder, self.progress, self._written = folder, Progress(rounds), 0.0
+        self.update()  # replaces the file of an earlier run
 
-    def __call__(self, progress: Progress, urgent: bool = True) -> None:
-        self.now = progress
-        if self.folder is None or not (urgent or time.monotonic() - self.written >= EVERY):
+    def update(self, progress: Progress | None = None, at_once: bool = True) -> None:
+        """Write the progress; one that is not to be written at once may wait for the next."""
+        self.progress = progress or self.progress
+        if self.folder is None or not (at_once or time.monotonic() - self._written >= MIN_SECONDS):
             return
-        with contextlib.suppress(OSError):  # a view is not worth a run; the state beside it is
-            write_atomically(self.folder / PROGRESS, json.dumps(progress._asdict()).encode())
-        self.written = time.monotonic()
+        with contextlib.suppress(OSError):  # a run goes on without the file
+            write_atomically(self.folder / PROGRESS, json.dumps(self.progress._asdict()).encode())
+        self._written = time.monotonic()
 
-    def heard(self, replies: int, asked: int, waiting: bool = False) -> None:
-        """So many have answered the open question, or are there."""
-        self(self.now._replace(replies=replies, asked=asked, waiting=waiting), urgent=False)
+    def count_replies(self, replies: int, asked: int, waiting: bool = False) -> None:
+        """Note how many clients have answered the open question or, while waiting, how many nodes are present."""
+        self.update(self.progress._replace(replies=replies, asked=asked, waiting=waiting), at_once=False)

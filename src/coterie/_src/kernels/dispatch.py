@@ -15,12 +15,15 @@ from typing import Any
 CHOICES = ("auto", "compiled", "reference")
 
 
-def choice() -> str:
-    """The value of `COTERIE_KERNELS`."""
+def _choice() -> str:
     chosen = os.environ.get("COTERIE_KERNELS", "auto")
     if chosen not in CHOICES:
         raise ValueError(f'COTERIE_KERNELS must be {", ".join(CHOICES)}, got "{chosen}"')
     return chosen
+
+
+CHOICE = _choice()
+"""The value of `COTERIE_KERNELS`, read once for the whole process."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,9 @@ class Kernel:
     _loaded: list[Callable[..., Any]] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, *arguments: Any) -> Any:
-        chosen = choice()
-        if chosen == "reference" or (chosen == "auto" and self.worth is not None and not self.worth(*arguments)):
+        if CHOICE == "reference" or (CHOICE == "auto" and self.worth is not None and not self.worth(*arguments)):
             return self.reference(*arguments)
-        return self.load()(*arguments)
+        return (self._loaded[0] if self._loaded else self.load())(*arguments)
 
     def load(self) -> Callable[..., Any]:
         """The compiled form."""

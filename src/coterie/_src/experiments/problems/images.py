@@ -27,7 +27,6 @@ from coterie._src.data import (
 from coterie._src.data.images import Labelled
 from coterie._src.data.synthetic import draw_labels
 from coterie._src.experiments.problems.base import KIND, Problem, Setup
-from coterie._src.tasks import module
 
 if TYPE_CHECKING:
     from coterie._src.tasks.torch_module import NetworkTask
@@ -105,7 +104,7 @@ class Images(Problem):
     def build_task(self, clients: Clients) -> NetworkTask:
         from torch.nn.functional import cross_entropy
 
-        from coterie._src.tasks.torch_module import LocalTraining, perceptron
+        from coterie._src.tasks.torch_module import LocalTraining, module, perceptron
 
         training = None
         if self.local_steps:

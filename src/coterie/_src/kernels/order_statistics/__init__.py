@@ -6,6 +6,7 @@ other device by sorting, and by NumPy alone in the `reference`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ SORTED = 1 << 26
 memory."""
 NETWORK_ROWS = 2048
 """Up to this many rows a sorting network is faster; beyond, each column is sorted by itself."""
-FEW_VALUES = 1 << 14
+FEW_VALUES = 1 << 16
 """So few float64 values are not worth compiling the kernel a second time: updates are float32 by default."""
 
 
-def _worth(rows: NDArray[Any], members: Ints, counts: list[int], *_: Any) -> bool:
+def _worth(rows: NDArray[Any], members: Ints, counts: Sequence[int], *_: Any) -> bool:
     return rows.dtype == np.float32 or len(members) * rows.shape[1] >= FEW_VALUES
 
 
@@ -33,7 +34,7 @@ _means_between_ranks = Kernel(reference.means_between_ranks, "order_statistics.n
 
 
 def means_between_ranks(
-    rows: NDArray[Any], members: Ints, counts: list[int], lows: list[int], highs: list[int]
+    rows: NDArray[Any], members: Ints, counts: Sequence[int], lows: Sequence[int], highs: Sequence[int]
 ) -> NDArray[Any]:
     """(groups, d): `mean_between_ranks` of every group of rows of a float32 or float64 array; 0 for an empty group.
 

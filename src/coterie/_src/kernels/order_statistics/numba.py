@@ -8,6 +8,7 @@ independent: the result does not depend on the number of threads. Benchmark: `py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -178,15 +179,21 @@ def _program(
 
 
 def means_between_ranks(
-    rows: NDArray[Any], members: Ints, counts: list[int], lows: list[int], highs: list[int], out: NDArray[Any]
+    rows: NDArray[Any],
+    members: Ints,
+    counts: Sequence[int],
+    lows: Sequence[int],
+    highs: Sequence[int],
+    out: NDArray[Any],
 ) -> None:
     """See `order_statistics.means_between_ranks_reference`."""
-    rows = np.ascontiguousarray(rows)
     program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
-    parts = min(1 + len(members) * columns // THREAD_ELEMENTS, available_cores())
-    if parts == 1:
+    if not rows.flags.c_contiguous:
+        rows = np.ascontiguousarray(rows)
+    if len(members) * columns < THREAD_ELEMENTS:
         _groups(rows, members, *program, 0, columns, out)
         return
+    parts = min(1 + len(members) * columns // THREAD_ELEMENTS, available_cores())
     step = -(-columns // parts // LANES) * LANES
     for part in [
         threads().submit(_groups, rows, members, *program, start, min(start + step, columns), out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ Ints = NDArray[np.int64]
 
 
 def means_between_ranks(
-    rows: NDArray[Any], members: Ints, counts: list[int], lows: list[int], highs: list[int], out: NDArray[Any]
+    rows: NDArray[Any],
+    members: Ints,
+    counts: Sequence[int],
+    lows: Sequence[int],
+    highs: Sequence[int],
+    out: NDArray[Any],
 ) -> None:
     """out[g] = per column, the mean of the values of group g with rank low_g ≤ rank < high_g.
 

@@ -1,0 +1,144 @@
+"""Warnings about configurations that are valid, but probably not intended."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from coterie._src import theory
+from coterie._src.data.synthetic import byzantine_count
+from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config
+from coterie._src.experiments.methods import METHODS, max_byzantine_count
+from coterie._src.experiments.plan import smallest_share_of
+from coterie._src.experiments.problems import Folder, Synthetic
+
+SLOW = 100.0
+"""A condition number beyond which the usual 300 rounds are few."""
+MAX_COLUMNS = 1000
+"""With more columns their condition number would take too long."""
+MAX_ADVISED = 8
+"""With more columns the advice names no numbers."""
+
+
+def doubts(config: Config) -> dict[str, str]:
+    """By kind, one line about a setting that is valid but probably not intended."""
+    found = {
+        "trim": _trim_too_small(config),
+        "bound": _bound_too_small(config),
+        "large bound": _bound_too_large(config),
+        "own": _left_to_the_method(config),
+    }
+    if isinstance(config.problem, Folder):
+        found["scale"] = _badly_scaled(config.problem.model_dump_json())
+        if config.attack != AttackSection():
+            found["attack"] = "attack: changes nothing, since no client of a folder is known to be Byzantine"
+    return {kind: line for kind, line in found.items() if line is not None}
+
+
+@lru_cache(maxsize=16)
+def _badly_scaled(problem_json: str) -> str | None:
+    """A warning where the columns make a descent slow, and standardised columns would not.
+
+    The rounds that a descent with one step size needs grow with the condition number of XᵀX.
+    """
+    problem = Folder.model_validate_json(problem_json)
+    if problem.task == "mean":
+        return None
+    x = np.asarray(problem.own_clients(problem.path).features, dtype=np.float64)[:, : -1 if problem.intercept else None]
+    centre, spread = x.mean(axis=0), x.std(axis=0)
+    varying = spread > 0
+    if not 0 < varying.sum() <= MAX_COLUMNS:
+        return None
+    as_they_are = np.linalg.eigvalsh(x[:, varying].T @ x[:, varying])
+    alike = np.linalg.eigvalsh(np.corrcoef(x[:, varying], rowvar=False).reshape(varying.sum(), -1))
+    condition, standardised = as_they_are[-1] / max(as_they_are[0], 1e-300), alike[-1] / max(alike[0], 1e-300)
+    if condition < SLOW or condition < 10 * standardised:
+        return None
+    worst = int(np.argmax(centre**2 + spread**2))
+    advice = "set problem.offset and problem.scale"
+    if not (problem.offset or problem.scale) and len(centre) <= MAX_ADVISED:
+        offset = ", ".join(f"{_to_a_tenth(*pair):.15g}" for pair in zip(centre, spread, strict=True))
+        scale = ", ".join(f"{number:.3g}" for number in spread + ~varying)
+        advice = f"e.g. --set 'problem.offset=[{offset}]' --set 'problem.scale=[{scale}]'"
+    if not problem.intercept:
+        advice += " --set problem.intercept=true"
+    return (
+        f"problem.columns: they differ in scale, or lie far from 0 ({problem.weight_names()[worst]}: mean "
+        f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that a descent may end far from the optimum and "
+        f"miss clusters; {advice}"
+    )
+
+
+def _to_a_tenth(number: float, spread: float) -> float:
+    """The shortest decimal within a tenth of the spread; the number itself where there is none.
+
+    >>> _to_a_tenth(101325.37, 5.2), _to_a_tenth(0.0162, 1.0), _to_a_tenth(3.0, 0.0)
+    (101325.0, 0.0, 3.0)
+    """
+    return round(number, 1 - math.ceil(math.log10(spread))) if spread > 0 else number
+
+
+def _trim_too_small(config: Config) -> str | None:
+    """A warning where the trim is below the worst-case contamination, for the methods that trim."""
+    problem = config.problem
+    if not isinstance(problem, Synthetic) or not any(METHODS[name].trims for name in config.methods):
+        return None
+    share = smallest_share_of(problem)
+    worst = theory.worst_contamination(byzantine_count(problem.clients, problem.byzantine) / problem.clients, share)
+    if config.algorithm.trim >= worst - 1e-12:
+        return None
+    return (
+        f"algorithm.trim = {config.algorithm.trim:g} is below {worst:.3g}, the Byzantine share of the smallest "
+        "cluster if all Byzantine clients choose it (see coterie plan)"
+    )
+
+
+def _uses_bound(config: Config) -> bool:
+    """Whether a method or the start uses algorithm.max_byzantine."""
+    return config.asks_for_start or any(METHODS[name].takes_bound for name in config.methods)
+
+
+def _bound_too_small(config: Config) -> str | None:
+    """A warning where there are more Byzantine clients than algorithm.max_byzantine allows."""
+    problem = config.problem
+    if isinstance(problem, Folder) or not _uses_bound(config):
+        return None
+    share, clients = problem.byzantine, problem.clients
+    if byzantine_count(clients, share) <= max_byzantine_count(config.algorithm.max_byzantine, clients):
+        return None
+    return (
+        f"problem.byzantine = {share:g} is above algorithm.max_byzantine = {config.algorithm.max_byzantine:g}, the "
+        "largest Byzantine fraction that the filter and the robust starts allow for"
+    )
+
+
+def _bound_too_large(config: Config) -> str | None:
+    """A warning where the bound allows as many Byzantine clients as the smallest cluster has members.
+
+    The server cannot tell such a cluster from a group of Byzantine clients.
+    """
+    problem = config.problem
+    if not isinstance(problem, Synthetic) or not _uses_bound(config):
+        return None
+    allowed, smallest = (
+        max_byzantine_count(config.algorithm.max_byzantine, problem.clients),
+        round(smallest_share_of(problem) * problem.clients),
+    )
+    if allowed < smallest:
+        return None
+    return (
+        f"algorithm.max_byzantine = {config.algorithm.max_byzantine:g} allows for {allowed} Byzantine clients, and "
+        f"the smallest cluster has {smallest} clients: it may be mistaken for a group of Byzantine clients"
+    )
+
+
+def _left_to_the_method(config: Config) -> str | None:
+    """A warning about options that were set and that the method `coterie` ignores."""
+    usual = AlgorithmSection()
+    own = [name for name in ("step", "tolerance", "before", "empty")
+           if getattr(config.algorithm, name) != getattr(usual, name)]  # fmt: skip
+    if "coterie" not in config.methods or not own or not config.problem.has_parameters:
+        return None
+    return f"{', '.join(f'algorithm.{name}' for name in own)}: the method coterie does not use these"

@@ -1,0 +1,74 @@
+"""A rehearsal: the clients of a synthetic problem as nodes of Flower's simulation on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.problems import Synthetic
+from coterie._src.federation.deployment import free_port, write_deployment
+
+POLL_SECONDS = 0.1
+
+
+def rehearse(
+    config: Config, method: str, folder: Path, watch: Callable[[Path, Callable[[], bool]], None] | None = None
+) -> Path:
+    """Write a deployment to a folder, run it in Flower's simulation, and return the folder with the results.
+
+    watch: called while the run is going, with the folder of the results and a function that says whether the run has
+    ended; the output of the run then goes to `server/run.log` instead of the terminal.
+    """
+    if not isinstance(config.problem, Synthetic):
+        raise ValueError("problem.kind: a rehearsal needs a synthetic problem; real sites have their own data")
+    clients, port = config.problem.clients, free_port()
+    names = [f"site{i}" for i in range(clients)]
+    write_deployment(folder, config, names, host="127.0.0.1", port=port, method=method, insecure=True)
+    place = folder.resolve()
+    results = place / "results"
+    serve = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
+    serve += ["--disable-runtime-dependency-installation"]
+    run = ["flwr", "run", str(place / "app"), "here", "--stream", "--run-config", f"folder='{results}'"]
+    run += ["--federation-config", f"num-supernodes={clients}"]
+    environment = _environment(place)
+    started: list[subprocess.Popen[bytes]] = []
+    with (place / "server" / "superlink.log").open("wb") as log, (place / "server" / "run.log").open("wb") as lines:
+        try:
+            started.append(subprocess.Popen(serve, stdout=log, stderr=log, env=environment))
+            while started[0].poll() is None and not _is_reachable(port):
+                time.sleep(POLL_SECONDS)
+            output = None if watch is None else lines
+            started.append(subprocess.Popen(run, env=environment, stdout=output, stderr=output))
+            if watch is not None:
+                watch(results, lambda: started[1].poll() is not None)
+            code = started[1].wait()
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
+    if code or not (results / "centres.safetensors").is_file():
+        raise ValueError(f"federate simulate: the run failed; the logs are in {place / 'server'}")
+    return results
+
+
+def _environment(place: Path) -> dict[str, str]:
+    """For Flower's commands beside this Python; telemetry is off unless the user has switched it on."""
+    return {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        **os.environ,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(place / "server" / "flwr"),
+    }
+
+
+def _is_reachable(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

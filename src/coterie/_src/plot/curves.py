@@ -1,0 +1,74 @@
+"""The error by round of all methods of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie._src.experiments import TrialResult
+from coterie._src.plot.style import method_colour, metric_label, new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEADROOM = 30.0
+"""A curve is shown up to this multiple of the lowest value."""
+
+
+def _leave_out_divergence(axes: Axes) -> None:
+    """A method that runs away must not flatten the others: show what is within HEADROOM of the lowest curve."""
+    curves = {line: np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()}
+    heights = np.concatenate([[], *(curve[np.isfinite(curve) & (curve > 0)] for curve in curves.values())])
+    if heights.size == 0 or heights.max() <= HEADROOM * heights.min():
+        return
+    top = HEADROOM * heights.min()
+    axes.set_ylim(heights.min() / 1.5, top)
+    for line, curve in curves.items():
+        if not (curve <= top).any():
+            line.set_label(f"{line.get_label()} (off the chart)")
+
+
+def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = "") -> None:
+    """Matched distance by round, mean over trials with a band of one standard error, as PNG (or SVG, PDF).
+
+    Methods without rounds are horizontal lines. Where the truth is unknown: how far the centres still move.
+    """
+    figure = new_figure(9, 4.6)
+    axes = figure.add_subplot()
+    methods = trials[0].methods
+    known = any(not np.isnan(found.metrics["matched_dist"]) for found in methods.values())
+    tested = any(found.clusters for found in methods.values())
+    metric = "matched_dist" if known else "accuracy" if tested else "movement"
+    for name in methods:
+        curves = [[row[metric] for row in trial.methods[name].rounds] for trial in trials]
+        color = method_colour(name)
+        if not any(curves):
+            final = [trial.methods[name].metrics.get(metric, np.nan) for trial in trials]
+            if np.isfinite(final).all():
+                axes.axhline(float(np.mean(final)), color=color, linestyle="--", linewidth=1.2, label=name)
+            continue
+        longest = max(len(curve) for curve in curves)
+        # a trial that stopped early stays where it was
+        values = np.array([curve + curve[-1:] * (longest - len(curve)) for curve in curves], dtype=np.float64)
+        values[~np.isfinite(values)] = np.nan  # a curve ends where a trial is lost
+        mean = values.mean(axis=0)
+        rounds = np.arange(1, longest + 1)
+        axes.plot(rounds, mean, color=color, linewidth=1.6, label=name)
+        if len(trials) > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(trials))
+            axes.fill_between(
+                rounds, np.maximum(mean - error, 1e-12), mean + error, color=color, alpha=0.18, linewidth=0
+            )
+    if metric != "accuracy":
+        axes.set_yscale("log")
+    if metric == "matched_dist":  # a movement may well fall to nothing
+        _leave_out_divergence(axes)
+    axes.set_xlabel("round")
+    axes.set_ylabel(metric_label(metric))
+    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.grid(alpha=0.25, which="both")
+    figure.legend(fontsize=9, loc="outside right upper")
+    save(figure, path)

@@ -1,0 +1,71 @@
+"""The saved state: a server that was killed goes on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie._src.aggregators import median
+from coterie._src.algorithms import ClusteredDescent, State
+from coterie._src.algorithms.base import Exchange
+from coterie._src.data import Federation
+from coterie._src.federation import ClusteredStrategy
+from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.server import Optimiser, Server
+from in_process import InProcessGrid
+from small_federation import CLIENTS, app, centres_of
+
+
+class Killed(BaseException):
+    """The server's process ends here."""
+
+
+@pytest.mark.parametrize("kind", ["plain", "momentum"])
+def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
+    """After any round, with the same answers: the same bits as a server that was never killed."""
+    server = Server(median, optimiser=Optimiser(kind))
+    algorithm = ClusteredDescent(server, rounds=6, participation=0.7)
+
+    def run(folder: Path, **options: Any) -> np.ndarray:
+        grid = InProcessGrid(app(drawn), range(CLIENTS))
+        return centres_of(
+            grid, start, ClusteredStrategy(algorithm, max_clients=CLIENTS, deadline=0.3, folder=folder, **options)
+        )
+
+    whole = run(tmp_path / "whole")
+
+    def kill(state: State, exchange: Exchange) -> None:
+        if state.round in (1, 4):
+            raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(tmp_path / "torn", on_round=kill)
+    assert np.array_equal(run(tmp_path / "torn"), whole)
+    run(tmp_path / "named", identity="age, dose")
+    with pytest.raises(ValueError, match="named: holds the rounds of another configuration; move it away"):
+        run(tmp_path / "named", identity="dose, age")
+    rows = Checkpoint(tmp_path / "torn").rows()
+    assert len(rows) == 6 * CLIENTS
+
+    def without_clock(folder: str) -> list[dict[str, Any]]:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in Checkpoint(tmp_path / folder).rows()]
+
+    assert without_clock("torn") == without_clock("whole")
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.load() is None
+    state = State(3, np.ones((2, 4), np.float32), curvatures=np.full((5, 2), np.nan), calm=(0.5, 2))
+    checkpoint.save(Saved(state, np.random.default_rng(7), [3, None, 2**64 - 1]))
+    found = checkpoint.load()
+    assert found is not None
+    assert (found.state.round, found.state.calm, found.nodes) == (3, (0.5, 2), [3, None, 2**64 - 1])
+    assert found.rng.integers(2**60) == np.random.default_rng(7).integers(2**60)
+    (tmp_path / "state.safetensors").write_bytes(b"not a state")
+    with pytest.raises(ValueError, match="is not the state of a federation"):
+        checkpoint.load()
