@@ -17,8 +17,7 @@ from coterie._src.metrics import evaluate, matched_distance
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, choices, play
 from coterie._src.tasks import linear_regression, mean_estimation
-
-from .playing import last, network
+from playing import last, network
 
 
 def test_a_centre_that_is_no_number_is_not_at_rest() -> None:

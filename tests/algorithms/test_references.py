@@ -8,8 +8,7 @@ import pytest
 from coterie._src.algorithms import LocalMinimisers, Oracle
 from coterie._src.data import Federation
 from coterie._src.tasks import linear_regression
-
-from .playing import last, network
+from playing import last, network
 
 
 def test_oracle_and_local_minimisers(easy: Federation, start: np.ndarray) -> None:

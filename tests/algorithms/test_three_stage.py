@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from coterie._src.aggregators import TrimmedMean, median
 from coterie._src.algorithms import ClusteredDescent, Oracle, ThreeStage
 from coterie._src.attacks import Attack, paper
 from coterie._src.attacks.payloads import garbage
-from coterie._src.data import Clients, Federation, gaussian_means
+from coterie._src.data import Federation, gaussian_means
 from coterie._src.metrics import evaluate, matched_distance
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, choices
 from coterie._src.tasks import linear_regression, mean_estimation
-
-from .playing import last, network
-
-
-def clustered(points: np.ndarray, clusters: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Centres and labels after the second stage, for clients whose local minimisers are the points: one sample each."""
-    task = mean_estimation(Clients(points, None, np.ones(len(points), dtype=np.int64)))
-    clients = SimulatedNetwork(task, np.zeros(len(points), np.bool_), None, np.random.default_rng(0))
-    algorithm = ThreeStage(ClusteredDescent(Server(median), rounds=0), **options)
-    with np.errstate(over="ignore", invalid="ignore"):
-        state = algorithm.initial_state(clients, np.zeros((clusters, points.shape[1])), np.random.default_rng(1))
-    assert state.fixed is not None
-    return state.centres, state.fixed
+from playing import clustered, last, network
 
 
 def test_the_clustering_survives_any_finite_point(rng: np.random.Generator) -> None:
