@@ -40,7 +40,7 @@ class SimulatedNetwork:
     is_byzantine : (m,).
     attack : what the Byzantine clients send instead; None: their honest replies.
     rng : the adversary's randomness.
-    aggregate : the server's rule, which an omniscient adversary knows, and one that searches for its strength must know.
+    aggregate : the server's rule, which an omniscient adversary knows; one that searches for its strength needs it.
     cache : of the clients from round to round; None for clients that are asked once.
     """
 
