@@ -217,7 +217,7 @@ def _method(method: Any, options: Mapping[str, Any], three_stage: Mapping[str, A
         raise ValueError(f"method must be a name, an Aggregator or an Algorithm, got {type(method).__name__}")
     if "before" in options:
         raise ValueError("before: is an option of named methods; use NearestNeighbourMixing or Bucketing")
-    return custom_method(repr(method), method)
+    return custom_method(repr(method) if isinstance(method, Aggregator) else method.__name__, method)
 
 
 def _algorithm_method(algorithm: Any) -> Method:
