@@ -1,4 +1,4 @@
-"""Steps before a rule, which bring the honest rows together."""
+"""Transformations of the rows before a rule that reduce the variance of the honest rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Preaggregation(Aggregator):
 class NearestNeighbourMixing(Preaggregation):
     """A rule on mixed rows: every row becomes the mean of its rows − f nearest, itself included.
 
-    f = ⌊byzantine_fraction·rows⌋. Mixing brings the honest rows together, so that a rule is deceived by less.
+    f = ⌊byzantine_fraction·rows⌋. Mixing reduces the variance of the honest rows, and with it the error of the rule.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def mixed(updates: Array, byzantine_fraction: float) -> Array:
 
 @dataclass(frozen=True)
 class Bucketing(Preaggregation):
-    """A rule on the means of random buckets of rows: fewer rows, and more alike, of which more are contaminated.
+    """A rule on the means of random buckets of rows: fewer rows of lower variance, of which more are contaminated.
 
     Parameters
     ----------

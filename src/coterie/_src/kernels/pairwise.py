@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from coterie._src.kernels.dispatch import Kernel
 
 BLOCK = 2048
-"""Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
+"""Columns whose squares are summed in the rows' precision; the sums of blocks are added in float64."""
 FEW = 1 << 24
-"""Differences that NumPy computes in a blink; for more the compiled form, four rows against four at a time, pays."""
+"""Up to this many differences NumPy is fast enough; for more, the compiled form repays its compiling."""
 
 
 def add_squared_distances_reference(

@@ -1,4 +1,4 @@
-"""The problems: tables of the configuration that draw their own federation and build their own task."""
+"""The registry of problems: sections of the configuration that draw a federation and build a task."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A name of `problem.kind`, and the table behind it."""
+    """The record of a problem: a value of `problem.kind`, and its section."""
 
     name: str
     summary: str
@@ -43,8 +43,8 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("mixed-regression", "the paper's mixture of linear regressions", MixedRegression),
         ProblemRecord("gaussian-means", "means of Gaussian samples (Section 3)", GaussianMeans),
         ProblemRecord("poisson-means", "means of counts (Section 5.3)", PoissonMeans),
-        ProblemRecord("rotated-digits", "images that every cluster sees turned by another angle", Images),
-        ProblemRecord("permuted-digits", "images whose classes have other names in every cluster", Images),
+        ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
+        ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
         ProblemRecord("folder", "your own data, one file per client", Folder),
     ],
 )
