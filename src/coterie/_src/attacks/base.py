@@ -107,6 +107,14 @@ class Payload:
         their own choice of a cluster included; None: the broadcast ones.
     arena : the attacks of the arena that it is part of.
     aliases : older names.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> def backwards(view, scale=1.0):
+    ...     return view.claimed, -scale * view.updates[view.is_byzantine]
+    >>> ct.Attack(ct.Payload("backwards", "their own updates, reversed", backwards, published_scale=1.0))
+    Attack(payload=<payload backwards>, target=<target own>, scale=None, sleep=0)
     """
 
     name: str

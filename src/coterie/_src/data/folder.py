@@ -31,11 +31,39 @@ def read_folder(
 ) -> Clients:
     """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file; or one file.
 
-    The column `target` is what to predict, `columns` are the features, in that order; what else a file has is not
-    read. Without `columns` every file has the same, and all but the target are features, in the order of the first
-    file. A feature is taken less its `offset`, over its `scale`. `intercept` adds a column of ones. `target=None`
-    takes all as samples (mean estimation). In an `.npz` file every array is a column (n,), or a group of columns (n,
-    p) that are called `name[0]`, `name[1]`, …. What cannot be read is a ValueError that names file, column and row.
+    In an `.npz` file every array is a column (n,), or a group of columns (n, p) called `name[0]`, `name[1]`, …. What
+    cannot be read is a ValueError that names file, column and row.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder, or the file of one client.
+    target : str or None, default "y"
+        The column to predict; None: all columns are samples (mean estimation).
+    columns : sequence of str, optional
+        The features, in this order; what else a file has is not read. By default all files have the same columns, and
+        all but the target are features, in the order of the first file.
+    offset, scale : sequence of float, optional
+        A feature is taken less its offset, over its scale; a number for each.
+    intercept : bool, default False
+        Add a column of ones.
+    dtype : data type, default float32
+        Of features and targets.
+
+    Returns
+    -------
+    Clients
+        In the order of their names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = (Path(folder.name) / "oslo.csv").write_text("age,y\\n40,1\\n50,2\\n")
+    >>> clients = read_folder(folder.name)
+    >>> clients.names, clients.features.tolist(), clients.targets.tolist()
+    (('oslo',), [[40.0], [50.0]], [1.0, 2.0])
+    >>> folder.cleanup()
     """
     files = _files(Path(path))
     names = [file.stem for file in files]

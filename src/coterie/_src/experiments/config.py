@@ -125,7 +125,9 @@ class AttackSection(Section):
 
 class RunSection(Section):
     methods: list[MethodName] = Field(
-        default_factory=compared_methods, min_length=1, description=f"methods to compare, of {', '.join(METHODS.own_names)}"
+        default_factory=compared_methods,
+        min_length=1,
+        description=f"methods to compare, of {', '.join(METHODS.own_names)}",
     )
     trials: int = Field(10, ge=1, description="independent repetitions: new data, new start")
     seed: int = Field(0, ge=0, description="everything random follows from it")

@@ -197,6 +197,15 @@ class Method:
     immediate : whether it is done before the first round.
     clusters_clients : whether it puts the clients into clusters.
     finds_start : whether it asks the clients for its own first centres.
+    aliases : older names.
+
+    Examples
+    --------
+    A package offers it by an entry point of the group `coterie.methods`; see docs/extending.md.
+
+    >>> import coterie as ct
+    >>> ct.Method("brifca-bulyan", "Algorithm 1 with a rule of one's own", rule=lambda setting: ct.Median()).name
+    'brifca-bulyan'
     """
 
     name: str

@@ -25,11 +25,26 @@ from coterie._src.tasks.linear import least_squares
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
     """The cluster models that `coterie run --out FOLDER` found, or those in the folder that a federation leaves.
 
-    method: whose; None for the first of the run. trial: of which repetition; a federation has one.
+    Parameters
+    ----------
+    folder : str or Path
+        Where the results are.
+    method : str, optional
+        Whose models; by default those of the first method of the run.
+    trial : int, default 0
+        Of which repetition; a federation has one.
 
-        models = coterie.load("runs/digits")
-        models.assign(x, y)      # which cluster is this client's?
-        models.predict(new_x)    # by the model of that cluster
+    Returns
+    -------
+    Models
+        With `assign(x, y)`, `predict(x)`, `centres` and, for networks, `module(cluster)`.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> models = ct.load("runs/digits")  # doctest: +SKIP
+    >>> models.assign(x, y)  # which cluster is this client's?  # doctest: +SKIP
+    >>> models.predict(new_x)  # by the model of that cluster  # doctest: +SKIP
     """
     place = Path(folder)
     config = read_config(place / "config.toml")

@@ -59,11 +59,28 @@ def module(
 ) -> Callable[[Clients], NetworkTask]:
     """A task for any module: a function from clients to a `NetworkTask`.
 
-    build: makes the module; it is called once here. shape: of one sample as the module wants it, without the number of
-    samples; () for flat features. training: None for gradients (IFCA's gradient averaging), or what a client does
-    instead (its model averaging). A module with buffers, such as a batch norm's running means, is refused: buffers
-    are no parameters, and would mix clusters.
+    A module with buffers, such as a batch norm's running means, is refused: buffers are no parameters, and would mix
+    clusters.
 
+    Parameters
+    ----------
+    build : function
+        Makes the `torch.nn.Module`; it is called once here.
+    loss : function
+        From the outputs of the module and the targets to one loss per sample, such as
+        `nn.CrossEntropyLoss(reduction="none")`.
+    shape : tuple of int, optional
+        Of one sample as the module wants it, without the number of samples; () for flat features.
+    training : LocalTraining, optional
+        None for gradients (IFCA's gradient averaging), or what a client does instead (its model averaging).
+
+    Returns
+    -------
+    function
+        From clients to the task, for the parameter `task` of `ct.fit`.
+
+    Examples
+    --------
     >>> task = module(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"))
     >>> task(Clients(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), np.array([2, 2]))).dim
     8
