@@ -29,7 +29,7 @@ def test_the_generated_program_sorts_what_it_needs() -> None:
         pairs = [(int(a), int(b)) for a, b in network(rows, low, high)]
         text = cuda.network_source(rows, low, high, pairs, "torch.float32")
         values = list(rng.standard_normal(rows))
-        for a, b in re.findall(r"least\(r(\d+), r(\d+)\)", text):
+        for a, b in re.findall(r"minimum\(r(\d+), r(\d+)\)", text):
             i, j = int(a), int(b)
             values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
         expected = sorted(values)
@@ -59,7 +59,7 @@ def test_the_generated_runs_are_sorted_and_whole(dtype: str) -> None:
                 np.inf if limit and run + int(limit) >= rows else column[run + int(row) * shape.runs]
                 for _, limit, row in loads
             ]
-            for a, b in re.findall(r"least\(r(\d+), r(\d+)\)", text):
+            for a, b in re.findall(r"minimum\(r(\d+), r(\d+)\)", text):
                 i, j = int(a), int(b)
                 values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
             assert values == sorted(values)

@@ -1,7 +1,7 @@
-"""The door of the server: whatever arrives is untrusted.
+"""The trust boundary of the server: every reply is checked before it is used.
 
-A malformed reply is refused and recorded. It never raises, never stops a round and never reaches an
-aggregator. Simulation and real federation come through here alike.
+A malformed reply is refused and recorded. It raises no exception, does not stop the round and reaches no aggregator.
+Simulations and real federations use the same checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coterie._src.kernels.replies import well_formed
 
 
 class Verdict(IntEnum):
-    """What became of a client's reply in a round. SILENT: none came."""
+    """The result of the checks on a client's reply in a round. SILENT: no reply arrived."""
 
     ACCEPTED = 0
     SILENT = 1
@@ -35,18 +35,18 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Replies:
-    """What arrived in one round, one entry per message, in the order of arrival.
+    """The messages of one round, one entry per message, in the order of arrival.
 
-    From the network each field is a list of anything. A simulation passes arrays where all entries are
-    well-typed, which is checked as a whole and costs nothing per client. room: a table like the centres with a row
-    for every client, which accepted updates are copied into; they last until its owner gives it away again.
+    From a network each field is a list of arbitrary objects. A simulation passes arrays if all entries have the right
+    types; these are checked as a whole. buffer: an array with a row per client and the columns and dtype of the
+    centres, into which accepted updates are copied; they are valid until its owner reuses it.
     """
 
     clients: Sequence[Any] | Ints
     rounds: Sequence[Any] | Ints
     labels: Sequence[Any] | Ints
     updates: Sequence[Any] | Array
-    room: Array | None = None
+    buffer: Array | None = None
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.rounds) == len(self.labels) == len(self.updates):
@@ -55,40 +55,40 @@ class Replies:
 
 
 class Accepted(NamedTuple):
-    """The replies that passed, in the order of the clients, however they arrived, and the verdict on every client."""
+    """The accepted replies, in the order of the clients, and the verdict on every client."""
 
     clients: Ints  # (rows,), ascending
     labels: Ints  # (rows,)
     updates: Array  # (rows, dim)
-    verdicts: Ints  # (m,), the fault of each client's first reply, by Verdict
-    unknown_senders: int = 0  # replies under the name of no known client (Verdict.UNKNOWN_CLIENT)
+    verdicts: Ints  # (m,), the Verdict on each client's first reply
+    unknown_senders: int = 0  # the number of replies from unknown clients (Verdict.UNKNOWN_CLIENT)
 
     def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
-        """(rows,) -> (m,): what belongs to every client, `missing` where its reply was not accepted."""
+        """(rows,) -> (m,): the values per client, `missing` where no reply was accepted."""
         if len(self.clients) == len(self.verdicts):
             return values
-        everybody = np.full(len(self.verdicts), missing, dtype=values.dtype)
-        everybody[self.clients] = values
-        return everybody
+        all_values = np.full(len(self.verdicts), missing, dtype=values.dtype)
+        all_values[self.clients] = values
+        return all_values
 
 
 def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
-    """Let through the well-formed replies of this round; the first one of each client counts.
+    """The well-formed replies of this round, at most one per client.
 
-    like: a (…, dim) array whose last axis, kind and dtype an update must have (the centres).
-    A client whose first reply is fine and that sends another keeps the first, with verdict DUPLICATE.
+    The first reply of a client counts. If it is accepted and another follows, the verdict is DUPLICATE.
+    like: a (…, dim) array with the number of columns, the array type and the dtype of updates (the centres).
 
     >>> one = Replies([0, 1], [7, 7], [0, 5], [np.zeros(2), np.zeros(2)])
     >>> admit(one, clients=2, clusters=2, round=7, like=np.zeros((2, 2))).verdicts.tolist()
     [0, 5]
     """
     if _all_in_order(replies, clients, clusters, round, like):
-        senders, labels = np.arange(clients), np.array(replies.labels)  # its own, whoever goes on with the sent ones
+        senders, labels = np.arange(clients), np.array(replies.labels)  # a copy: the sender may change its own
         return Accepted(senders, labels, replies.updates, np.zeros(clients, dtype=np.int64))
     known = _whole_numbers(replies.clients, clients)
     faults = np.full(len(known), int(Verdict.ACCEPTED))
     shape, kind, finite = _check_updates(replies.updates, like)
-    # the later line wins, so the most basic fault is named
+    # later lines overwrite earlier ones, so that the most basic fault is recorded
     faults[~finite] = Verdict.NOT_FINITE
     faults[~shape] = Verdict.WRONG_SHAPE
     faults[~kind] = Verdict.WRONG_TYPE
@@ -97,7 +97,7 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     faults[~known] = Verdict.UNKNOWN_CLIENT
 
     senders = _as_numbers(replies.clients, known)
-    order = np.unique(senders, return_index=True)[1]  # the first reply of each client, in their order
+    order = np.unique(senders, return_index=True)[1]  # the first reply of each client, in the order of the clients
     order = order[known[order]]
     passed = order[faults[order] == Verdict.ACCEPTED]
 
@@ -108,12 +108,12 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     again = senders[known & ~firsts]
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
-    updates = _stack(replies.updates, passed, like, replies.room)
+    updates = _stack(replies.updates, passed, like, replies.buffer)
     return Accepted(senders[passed], labels, updates, verdicts, int((~known).sum()))
 
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
-    """Whether every client has sent one sound reply, in their order: a simulated round where nobody is malformed."""
+    """Whether every client has sent one well-formed reply, in the order of the clients, as in most simulated rounds."""
     senders: Any = replies.clients
     rounds: Any = replies.rounds
     labels: Any = replies.labels
@@ -138,7 +138,7 @@ def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:
 
 
 def _as_numbers(values: Sequence[Any] | Ints, sound: Bools) -> Ints:
-    """The entries as integers, -1 where they are not sound."""
+    """The entries as integers, -1 where they are not valid."""
     if _is_plain(values):
         return np.where(sound, values, -1)
     return np.array([int(value) if ok else -1 for value, ok in zip(values, sound, strict=True)], dtype=np.int64)
@@ -159,7 +159,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_table(updates: Any, like: Array) -> TypeGuard[Array]:
-    """Is it one array, of exactly the kind, dtype and width that is wanted?"""
+    """Whether it is one array of exactly the type, dtype and number of columns of `like`."""
     return _is_like(updates, like) and updates.ndim == 2 and updates.shape[1] == like.shape[-1]
 
 
@@ -171,12 +171,12 @@ def _is_like(update: Any, like: Array) -> bool:
 
 
 def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, Bools, Bools]:
-    """Per update: has it the right shape, the right kind and dtype, only finite values."""
+    """Three masks over the updates: right shape, right type and dtype, only finite values."""
     count, dim = len(updates), like.shape[-1]
     xp = namespace(like)
     if _is_table(updates, like):
         sound = np.ones(count, dtype=np.bool_)
-        if is_torch_array(updates):  # in one pass: the largest is not finite where one is not
+        if is_torch_array(updates):  # in one pass: the largest is not finite if any value is not
             return sound, sound, as_numpy(xp.isfinite(xp.linalg.vector_norm(updates, ord=np.inf, axis=-1)))
         return sound, sound, as_numpy(xp.all(xp.isfinite(updates), axis=-1))
     shape, kind, finite = np.zeros((3, count), dtype=np.bool_)
@@ -185,17 +185,18 @@ def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, 
             kind[i] = _is_like(update, like)
             shape[i] = kind[i] and tuple(update.shape) == (dim,)
             finite[i] = shape[i] and bool(xp.all(xp.isfinite(update)))
-        except Exception:  # an object made to raise when it is looked at, a sparse tensor, …
+        except Exception:  # an object that raises on any access, a sparse tensor, …
             kind[i] = False
     return shape, kind, finite
 
 
-def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, room: Array | None = None) -> Array:
+def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, buffer: Array | None = None) -> Array:
+    """(rows, dim): the given rows of the updates, in the buffer if there is one that fits."""
     if _is_table(updates, like):
         return updates if np.array_equal(rows, np.arange(len(updates))) else updates[rows]
     xp = namespace(like)
-    if room is None or not _is_table(room, like) or len(room) < len(rows):
-        room = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)
-    for place, row in enumerate(rows):
-        room[place] = detached(updates[row])
-    return room[: len(rows)]
+    if buffer is None or not _is_table(buffer, like) or len(buffer) < len(rows):
+        buffer = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)
+    for i, row in enumerate(rows):
+        buffer[i] = detached(updates[row])
+    return buffer[: len(rows)]

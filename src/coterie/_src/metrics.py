@@ -1,4 +1,4 @@
-"""How good the estimates are, against the truth."""
+"""Measures of the error of estimated centres and labels, given the true ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def distances(centres: Array, truth: Array) -> Floats:
 
 
 def nearest_distance(centres: Array, truth: Array) -> float:
-    """Each estimate to its nearest truth, averaged, as in the authors' code; two estimates on one truth cost nothing.
+    """The mean distance of an estimate to its nearest true centre, as in the authors' code.
 
-    The paper writes (1/k) Σ_j ‖θ̂_j − θ*_j‖, by index, which `matched_distance` is under the best naming of clusters.
+    Several estimates may have the same nearest true centre. The paper's (1/k) Σ_j ‖θ̂_j − θ*_j‖ compares by index, which
+    is `matched_distance` under the best numbering of the clusters.
     """
     return _nearest(distances(centres, truth))
 
@@ -35,9 +36,10 @@ def _nearest(between: Floats) -> float:
 
 
 def matched_distance(centres: Array, truth: Array) -> float:
-    """The least mean distance under a one-to-one matching of estimates and truths (Hungarian algorithm).
+    """The smallest mean distance under a one-to-one matching of estimates and true centres (Hungarian algorithm).
 
-    Over the truths: one that too few estimates leave without a partner counts with its nearest estimate.
+    The mean is over the true centres; one without a match, where there are fewer estimates, counts with its nearest
+    estimate.
 
     >>> matched_distance(np.array([[0.0], [0.1]]), np.array([[0.0], [1.0]]))
     0.45
@@ -46,11 +48,11 @@ def matched_distance(centres: Array, truth: Array) -> float:
 
 
 def _matched(between: Floats) -> float:
-    return float(_with_partners(between).mean())
+    return float(_matched_distances(between).mean())
 
 
-def _with_partners(between: Floats) -> Floats:
-    """(k,): every truth's distance to its partner or, where there is none, to the nearest estimate."""
+def _matched_distances(between: Floats) -> Floats:
+    """(k,): the distance of every true centre to its matched estimate or, where there is none, to the nearest one."""
     estimates, truths = linear_sum_assignment(np.minimum(between, 1e300))  # the solver refuses infinities
     found: Floats = between.min(axis=0)
     found[truths] = between[estimates, truths]
@@ -58,28 +60,28 @@ def _with_partners(between: Floats) -> Floats:
 
 
 def cluster_distances(centres: Array, truth: Array) -> Floats:
-    """(k,): the distance of every true centre to its estimate; what `matched_distance` is the mean of.
+    """(k,): the distance of every true centre to its matched estimate; `matched_distance` is their mean.
 
-    One model stands for all.
+    A single estimate is compared with every true centre.
 
     >>> cluster_distances(np.array([[1.0], [0.1]]), np.array([[0.0], [1.0]])).tolist()
     [0.1, 0.0]
     """
     if centres.shape[0] == 1:
         centres = as_numpy(centres).repeat(truth.shape[0], axis=0)
-    return _with_partners(distances(centres, truth))
+    return _matched_distances(distances(centres, truth))
 
 
 def contingency(labels: Ints, truth: Ints) -> Ints:
-    """Counts of clients by (label, true label), from 0."""
+    """(labels, true labels): the number of clients with each pair of labels."""
     if min(labels.min(), truth.min()) < 0:
-        raise ValueError("labels: -1 (nowhere) is no cluster; leave such clients out")
+        raise ValueError("labels: must be at least 0; leave out clients with label -1 (in no cluster)")
     shape = int(labels.max()) + 1, int(truth.max()) + 1
     return np.bincount(labels * shape[1] + truth, minlength=shape[0] * shape[1]).reshape(shape)
 
 
 def adjusted_rand_index(labels: Ints, truth: Ints) -> float:
-    """Agreement of two partitions, 1 for the same and 0 on average for chance (Hubert and Arabie, 1985)."""
+    """The agreement of two partitions: 1 if they are equal, 0 on average for random ones (Hubert and Arabie, 1985)."""
     table = contingency(labels, truth)
 
     def pairs(counts: Ints) -> float:
@@ -93,18 +95,28 @@ def adjusted_rand_index(labels: Ints, truth: Ints) -> float:
 
 
 def misclustered_fraction(labels: Ints, truth: Ints) -> float:
-    """The fraction outside the best one-to-one matching of labels and true clusters."""
+    """The fraction of clients outside the best one-to-one matching of labels and true clusters."""
     table = contingency(labels, truth)
     return 1.0 - float(table[linear_sum_assignment(-table)].sum()) / len(labels)
 
 
-def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) -> Metrics:
-    """dist, matched_dist, ari, misclustered and clusters (how many); ari and misclustered over the honest clients.
+def agreement(labels: Ints, truth: Truth) -> Metrics:
+    """ari and misclustered over the honest clients that are in a cluster."""
+    honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
+    if not len(honest):
+        return {"ari": NOT_APPLICABLE, "misclustered": NOT_APPLICABLE}
+    pair = labels[honest], truth.labels[honest]
+    return {"ari": adjusted_rand_index(*pair), "misclustered": misclustered_fraction(*pair)}
 
-    local: one model per client, judged over the honest clients alone: dist to the nearest truth,
-    matched_dist to the client's own, and no clustering to speak of.
-    One model for all stands for every cluster. A client whose replies are refused (label -1) is left out. Where there
-    are no true centres, there is no distance to them.
+
+def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, known: Metrics | None = None) -> Metrics:
+    """The metrics dist, matched_dist, ari, misclustered and clusters (the number of centres).
+
+    ari and misclustered are over the honest clients without those that are in no cluster (label -1). A single centre is
+    compared with every true centre. Distances are NaN where there are no true centres.
+    local: whether there is one model per client. Then only the distances are defined, over the honest clients: dist to
+    the nearest true centre, matched_dist to that of the client's own cluster.
+    known: `agreement` of these labels, if it is known.
     """
     honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
     k, dim = truth.centres.shape
@@ -115,26 +127,20 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
             own = between[np.arange(len(honest)), truth.labels[honest]]
             metrics |= {"dist": float(between.min(axis=1).mean()), "matched_dist": float(own.mean())}
         return metrics
-    clustered = len(honest) > 0
-    metrics = {
-        "dist": NOT_APPLICABLE,
-        "matched_dist": NOT_APPLICABLE,
-        "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "clusters": float(centres.shape[0]),
-    }
+    metrics = {"dist": NOT_APPLICABLE, "matched_dist": NOT_APPLICABLE, **(known or agreement(labels, truth))}
+    metrics["clusters"] = float(centres.shape[0])
     if dim:
-        alone = centres.shape[0] == 1
-        between = distances(as_numpy(centres).repeat(k, axis=0) if alone else centres, truth.centres)
+        single = centres.shape[0] == 1
+        between = distances(as_numpy(centres).repeat(k, axis=0) if single else centres, truth.centres)
         metrics |= {"dist": _nearest(between), "matched_dist": _matched(between)}
     return metrics
 
 
 def cluster_accuracies(right: Floats, labels: Ints, truth: Truth) -> Floats:
-    """(k,): per true cluster the accuracy on its test samples of the models that its honest clients use, on average.
+    """(k,): per true cluster, the mean over its honest clients of the test accuracy of the model that the client uses.
 
-    right: (k, models), the share of right answers of every model on the test samples of every true cluster; a model
-    that is not needed may be missing (NaN). labels: (m,), the model of every client; who has none (-1) is always wrong.
+    right: (k, models), the accuracy of every model on the test samples of every true cluster; NaN for a model that no
+    client uses there. labels: (m,), the model of every client; a client without one (-1) counts with accuracy 0.
 
     >>> truth = Truth(np.zeros((2, 0)), np.array([0, 0, 1, -1]))
     >>> cluster_accuracies(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1, 1, 0]), truth).tolist()
@@ -148,8 +154,8 @@ def cluster_accuracies(right: Floats, labels: Ints, truth: Truth) -> Floats:
 
 
 def contamination(labels: Ints, byzantine: Bools, clusters: int) -> Floats:
-    """(clusters,): the true Byzantine share among the clients counted in each cluster; 0 where it is empty."""
+    """(clusters,): the fraction of Byzantine clients among the clients of each cluster; 0 where it is empty."""
     counted = labels >= 0
     sizes = np.bincount(labels[counted], minlength=clusters)
-    liars = np.bincount(labels[counted & byzantine], minlength=clusters)
-    return liars / np.maximum(sizes, 1)
+    byzantine_counts = np.bincount(labels[counted & byzantine], minlength=clusters)
+    return byzantine_counts / np.maximum(sizes, 1)

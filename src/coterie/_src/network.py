@@ -1,4 +1,4 @@
-"""The clients as the server sees them, simulated or real."""
+"""The interface through which the server asks the clients, simulated or real."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coterie._src.intake import Replies
 
 
 class Network(Protocol):
-    """A set of clients that the server may ask; their replies are untrusted."""
+    """A set of clients that the server can ask; their replies are not trusted."""
 
     @property
     def count(self) -> int:
@@ -26,29 +26,29 @@ class Network(Protocol):
     ) -> Replies:
         """Broadcast (k, d) centres; each client replies with its label and its update there (see `client.respond`).
 
-        labels: (m,), the centres to answer for instead of the clients' own choice; -1: no answer is wanted.
-        asked: the clients that take part in this round; None: all.
+        labels: (m,), the clusters that the server has fixed, instead of the clients' own choice; -1: no reply is
+        needed. asked: the clients that take part in this round; None: all.
         """
         ...
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
-        """Ask for every client's local minimiser, of the kind and dtype of `like`; part: as for `gradients`."""
+        """Ask for every client's local minimiser, of the array type and dtype of `like`; part: as for `gradients`."""
         ...
 
     def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
-        """Ask for every client's k losses, finite ones.
+        """Ask for every client's k losses; a loss that is not finite is replaced by the largest number.
 
-        part: (t, T), on the samples by which it would choose in round t of T, or on which it would compute.
+        part: (t, T): on the samples of round t of T, those for choosing a cluster or, with `computing`, for updates.
         """
         ...
 
     def sizes(self) -> Replies:
-        """Ask for every client's number of samples, as a float64 NumPy row of one."""
+        """Ask for every client's number of samples, as float64 NumPy rows of length 1."""
         ...
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         """Ask for the two numbers per client of `Task.curvatures`, as float64 NumPy rows.
 
-        rounds: T where a round will use only one of 2T parts of the samples.
+        rounds: T, if every round uses only one of 2T parts of the samples.
         """
         ...

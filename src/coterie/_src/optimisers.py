@@ -1,4 +1,4 @@
-"""What the server makes of a cluster's aggregated update g_t: plain steps, momentum, or Adam, as values."""
+"""The server's optimisers, from a cluster's aggregated update g_t to a step direction: plain, momentum, Adam."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from coterie._src.arrays import Array, Bools, Ints, as_numpy, like, namespace
 
 
 class Moments(NamedTuple):
-    """What an optimiser remembers of the rounds so far."""
+    """The state of an optimiser."""
 
     first: Array  # (k, d)
     second: Array  # (k, d)
-    rounds: Ints  # (k,), in which a cluster had an update
+    rounds: Ints  # (k,), the number of rounds in which a cluster had an update
 
 
 class Optimiser(Protocol):
-    """A rule from aggregated updates to the directions of the steps, with a memory."""
+    """A rule from aggregated updates to step directions, with state."""
 
     def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
-        """(k, d) aggregated updates -> (k, d) directions, and what is remembered for the next round.
+        """(k, d) aggregated updates -> (k, d) directions, and the state for the next round.
 
-        updated: (k,), the clusters that had an update; the direction of another is its gradient (0, or only a shared
-        one) as it is. moments: None in the first round. An update that is not finite leaves the memory of its cluster
-        as it was: its step is not taken, either.
+        updated: (k,), the clusters that had an update; the direction of any other is its gradient, unchanged (0, except
+        for shared coordinates). moments: None in the first round. An update that is not finite does not change the
+        state of its cluster, since its step is not taken.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PlainSteps:
-    """The step goes along g_t, as in the paper."""
+    """Direction g_t, as in the paper."""
 
     def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
         return gradients, moments
@@ -41,7 +41,7 @@ class PlainSteps:
 
 @dataclass(frozen=True)
 class Momentum:
-    """The step goes along v_t = μ v_{t−1} + g_t. The aggregate is robust; its past is as robust as it was."""
+    """Direction v_t = μ v_{t−1} + g_t, as robust as the aggregates that it sums."""
 
     momentum: float = 0.9
 
@@ -54,7 +54,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """The step goes along m̂_t/(√v̂_t + ε) in every coordinate, with the running means m of g and v of g².
+    """Direction m̂_t/(√v̂_t + ε) in every coordinate, with the running means m of g and v of g².
 
     References
     ----------
@@ -81,7 +81,7 @@ class Adam:
 
 
 def _masked(gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments, Bools]:
-    """Which clusters have a finite update, as a (k, 1) mask of the gradients' kind and as (k,), and the moments."""
+    """The mask of clusters with a finite update, as a (k, 1) array like the gradients and as (k,), and the moments."""
     xp = namespace(gradients)
     before = moments or Moments(0 * gradients, 0 * gradients, np.zeros(len(updated), dtype=np.int64))
     sound = updated & as_numpy(xp.all(xp.isfinite(gradients), axis=1))

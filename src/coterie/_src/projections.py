@@ -1,4 +1,4 @@
-"""Projections Π_Θ onto the set of allowed centres, row by row: (k, d) -> (k, d), as values."""
+"""Projections Π_Θ of centres onto a set Θ, row by row: (k, d) -> (k, d)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Unconstrained:
 
 @dataclass(frozen=True)
 class L2Ball:
-    """Θ = {θ : ‖θ‖ ≤ radius}: a longer centre is scaled back.
+    """Θ = {θ : ‖θ‖ ≤ radius}: a longer centre is scaled to norm `radius`.
 
     >>> import numpy as np
     >>> L2Ball(1.0)(np.array([[3.0, 4.0], [0.3, 0.4]])).round(6).tolist()
@@ -46,7 +46,7 @@ class Box:
 
 @dataclass(frozen=True)
 class UnitSphere:
-    """Θ = {θ : ‖θ‖ = 1}: every centre is rescaled to norm 1; 0 stays where it is."""
+    """Θ = {θ : ‖θ‖ = 1}: every centre is rescaled to norm 1; 0 stays 0."""
 
     def __call__(self, centres: Array) -> Array:
         return _norms_and_units(centres)[1]

@@ -1,4 +1,4 @@
-"""The table at the end of a run."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from coterie._src.experiments.summary import METRICS, Statistic, Summary, statis
 COLUMNS = {metric.name: metric.heading for metric in METRICS if metric.heading}
 
 WIDE = 100
-"""Columns of a terminal that all of them fit into."""
+"""The width of a terminal, in characters, from which on all columns are shown."""
 NAMED = 30
-"""Clients that a line names."""
+"""The number of clients that a line names."""
 
 
 def cell(statistic: Statistic, digits: int) -> str:
@@ -31,12 +31,12 @@ def cell(statistic: Statistic, digits: int) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """Fixed point while it is readable, else with an exponent."""
+    """The number in fixed point, or with an exponent from 1000 on."""
     return f"{round(value, digits) + 0.0:.{digits}f}" if abs(value) < 1000 else f"{value:.1e}"  # no -0.000
 
 
 def shown(summary: Summary) -> Sequence[str]:
-    """The metrics worth a column: those that some method has; the loss only where there is no truth."""
+    """The metrics that get a column: those that some method has; the loss only where the truth is unknown."""
     return _worth([m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())])
 
 
@@ -45,7 +45,7 @@ def _worth(having: Sequence[str]) -> list[str]:
 
 
 def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
-    """One row per method, mean ± standard error over the trials; on a narrow terminal without the clock."""
+    """One row per method, mean ± standard error over the trials; on a narrow terminal without rounds and seconds."""
     metrics = [metric for metric in shown(summary) if width >= WIDE or metric not in ("rounds", "seconds")]
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", no_wrap=True)
@@ -64,7 +64,7 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
 
 
 def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
-    """Test accuracy of every method in every true cluster, mean ± standard error; None where nothing was tested."""
+    """Test accuracy of every method in every true cluster, mean ± standard error; None without test data."""
     tested = {name: found.clusters for name, found in trials[0].methods.items() if found.clusters}
     if not tested:
         return None
@@ -79,14 +79,14 @@ def accuracy_table(trials: Sequence[TrialResult]) -> Table | None:
     return table
 
 
-def whereabouts(places: Iterable[tuple[str, int]]) -> list[str]:
-    """A line for each cluster, from clients and where they are (-1: nowhere).
+def cluster_members(labels: Iterable[tuple[str, int]]) -> list[str]:
+    """A line for each cluster with the names of its clients; labels: (client, cluster), -1 for no cluster.
 
-    >>> whereabouts([("oslo", 1), ("bern", 0), ("rome", 1), ("lima", -1)])
+    >>> cluster_members([("oslo", 1), ("bern", 0), ("rome", 1), ("lima", -1)])
     ['in no cluster: lima', 'cluster 0: bern', 'cluster 1: oslo, rome']
     """
     members: dict[int, list[str]] = {}
-    for client, cluster in places:
+    for client, cluster in labels:
         members.setdefault(cluster, []).append(client)
     lines = []
     for cluster, names in sorted(members.items()):
@@ -97,7 +97,7 @@ def whereabouts(places: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
-    """Rows of a sweep (means with `METRIC_se` beside them, or single trials); the last ones where it is too long."""
+    """Rows of a sweep: means with standard errors (`METRIC_se`), or single trials. last: only this many rows."""
     shown_rows = rows if last is None else rows[-last:]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     if not rows:
@@ -124,7 +124,7 @@ def _is_number(value: Any) -> bool:
 
 
 def plan_table(lines: Sequence[Line]) -> Table:
-    """The findings of `coterie plan`."""
+    """The table that `coterie plan` prints."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")

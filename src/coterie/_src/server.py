@@ -15,7 +15,7 @@ from coterie._src.projections import Projection, Unconstrained
 
 UNCONSTRAINED, PLAIN_STEPS = Unconstrained(), PlainSteps()
 STEEPER = 3.0
-"""How much steeper than an honest reply a Byzantine one may be before the automatic step overshoots on it."""
+"""A safety factor: the automatic step does not overshoot on replies up to this many times as steep as honest ones."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Server:
     aggregate : the rule per cluster.
     project : Π_Θ.
     trim : the fraction per side that the audit counts as "trimmed".
-    audit : whether the audit is wanted.
-    optimiser : what is made of the aggregated updates.
-    shared : so many leading coordinates are one for all clusters, aggregated over all clients (a common representation
-        with a head for each cluster, as IFCA has it for FEMNIST).
+    audit : whether to compute the audit.
+    optimiser : the rule from aggregated updates to steps.
+    shared : the number of leading coordinates that are equal for all clusters and aggregated over all clients (a common
+        representation with a head for each cluster, as in IFCA for FEMNIST).
     quorum : a cluster with fewer accepted replies keeps its centre.
     """
 
@@ -44,10 +44,10 @@ class Server:
 
 
 class ServerMemory(NamedTuple):
-    """What the server remembers from round to round beside the centres."""
+    """The state of the server from round to round, beside the centres."""
 
-    moments: Moments | None = None  # of its optimiser
-    aggregator: Array | None = None  # (k, d), of its rule
+    moments: Moments | None = None  # of the optimiser
+    aggregator: Array | None = None  # (k, d), of the rule
 
 
 class Step(NamedTuple):
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
     centres: Array  # (k, d)
     sizes: Ints  # (k,), accepted replies per cluster
-    trimmed: Floats | None  # (rows,), per accepted reply the share of its coordinates that is extreme, if asked for
+    trimmed: Floats | None  # (rows,), per accepted reply the share of extreme coordinates; None without audit
     rejected: Bools  # (k,), True where the step was not finite and the centre stayed
     moves: Floats  # (k,), ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
     memory: ServerMemory = ServerMemory()  # for the next step
@@ -72,15 +72,15 @@ def take_step(
 ) -> Step:
     """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
 
-    A cluster with no reply at all keeps its centre, and so does one whose step would not be finite: the mean of updates
-    near the largest float is infinite.
+    A cluster without replies keeps its centre, and so does one whose step is not finite (the mean of updates near the
+    largest float overflows).
 
     Parameters
     ----------
     step_sizes : (k,), γ_j.
-    substitutes : replies to take as they are for clusters that no client chose, one for each.
+    substitutes : one reply for each cluster that no client chose, used without aggregation.
     weights : (rows,), how much each reply counts, for a rule that takes weights.
-    memory : what the server remembers of the last round.
+    memory : the memory of the last round.
     """
     found = per_cluster(
         server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights, memory.aggregator
@@ -119,26 +119,23 @@ def _completed(
 
 
 def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): γ_j = 1/(3 L_j), with L_j judged from what the members of the cluster report.
+    """(clusters,): γ_j = 1/(3 L_j), with L_j estimated from the curvatures that the members of the cluster report.
 
-    curvatures: (rows, 2) as in `Task.curvatures`, labels: (rows,). A client's own curvature λ_max
-    overestimates that of a cluster of c clients, whose mean has c times the samples: by the
-    Marchenko–Pastur edge √L(c) = √λ_max − √(trace/n)·(1 − 1/√c). So a small cluster at d ≥ n gets the
-    short step it needs and a large one the long step it can take. Medians over the members keep a
-    Byzantine minority from choosing the step; c is taken as 2c/π, the efficiency of a median.
-    The 3 is for clusters that Byzantine clients hold alone in an early round: replies that are up to three
-    times as steep as honest ones (the paper's attack) then move the centre but do not throw it out of
-    reach, so that honest clients can still choose it later.
-    Values that are not positive are ignored; a cluster that reports nothing takes those of all.
+    A client's own curvature λ_max overestimates that of a cluster of c clients, whose mean has c times the samples: by
+    the Marchenko–Pastur edge √L(c) = √λ_max − √(trace/n)·(1 − 1/√c). A small cluster with d ≥ n therefore gets a short
+    step and a large one a long step. The values are medians over the members, so that a Byzantine minority cannot
+    determine the step; c is replaced by 2c/π, the efficiency of a median. The factor 3 is for clusters that consist of
+    Byzantine clients in an early round: replies up to three times as steep as honest ones (the paper's attack) then do
+    not make the centre diverge, so that honest clients can still choose it later. Values that are not positive are
+    ignored; a cluster without values gets those of all clients.
+
+    curvatures: (rows, 2) as in `Task.curvatures`. labels: (rows,).
     """
     usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
     if not usable.any():
         return np.zeros(clusters)
     roots = np.sqrt(curvatures[usable])
-    medians = [_medians(roots[:, column], labels[usable], clusters) for column in range(2)]
-    steepest, excess = (
-        np.where(np.isnan(found), np.median(roots[:, column]), found) for column, found in enumerate(medians)
-    )
+    steepest, excess = (_medians(roots[:, column], labels[usable], clusters) for column in range(2))
     roots = curvature_roots(steepest, excess, np.bincount(labels, minlength=clusters))
     return np.array([1.0 / (STEEPER * root**2) for root in roots])
 
@@ -155,9 +152,9 @@ def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:
 
 
 def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): the median of the values under each label; NaN where there are none."""
+    """(clusters,): the median of the values under each label; where there are none, that of all values."""
     counts = np.bincount(labels, minlength=clusters)
     ranked = np.append(values[np.lexsort((values, labels))], np.nan)
     first = np.cumsum(counts) - counts
-    middle = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
-    return np.where(counts > 0, middle, np.nan)
+    middle: Floats = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
+    return middle if counts.all() else np.where(counts > 0, middle, np.median(values))

@@ -1,4 +1,4 @@
-"""A federation in one process: the clients with their adversary, and the only loop over rounds."""
+"""A federation simulated in one process: the clients with their adversary, and the loop over rounds."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
 
 @dataclass(frozen=True)
 class SimulatedNetwork:
-    """m clients of which some are Byzantine: honest answers, of which the attack rewrites the Byzantine rows.
+    """m simulated clients; the attack replaces the replies of the Byzantine ones.
 
     Parameters
     ----------
     task : what the clients compute on their data.
     is_byzantine : (m,).
     attack : what the Byzantine clients send instead; None: their honest replies.
-    rng : the adversary's randomness.
-    aggregate : the server's rule, which an omniscient adversary knows; one that searches for its strength needs it.
-    cache : of the clients from round to round; None for clients that are asked once.
+    rng : the adversary's random generator.
+    aggregate : the server's rule, which the adversary knows; an attack of strength "worst" needs it.
+    cache : the clients' assignment cache; None for clients that are asked once.
     """
 
     task: Task
@@ -104,7 +104,7 @@ class SimulatedNetwork:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
-        """The task on the samples that round t of T chooses by (half 0) or computes on (half 1)."""
+        """The task on the samples of round t of T: those for choosing a cluster (half 0), or for updates (half 1)."""
         return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
 
     def _report(self, rows: Array, question: Question) -> Replies:
@@ -124,20 +124,20 @@ class SimulatedNetwork:
         if self.attack is None or not len(byzantine):
             return Replies(clients, rounds, labels, updates)
         task, cache = self._byzantine_task, self._byzantine_cache
-        if part is not None:  # they, too, compute on the samples of this round
+        if part is not None:  # Byzantine clients also compute on the samples of this round
             task, cache = task.on(task.clients.part(2 * part[0] + 1, 2 * part[1])), None
         view = View(
             round, centres, labels, updates, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache
         )
         forged = self.attack(view)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
-            # gradients are computed for this question alone; what else is asked for, a task may keep
+            # gradients are new arrays; other answers may be cached by the task, and are copied
             labels = labels.copy()
             if question != "gradient":
                 updates = namespace(updates).asarray(updates, copy=True)
             labels[byzantine], updates[byzantine] = forged.labels, forged.updates
             return Replies(clients, rounds, labels, updates)
-        # malformed on purpose: message by message, as from a network
+        # malformed replies: one message per client, as from a network
         messages: list[list[Any]] = [clients.tolist(), rounds.tolist(), labels.tolist(), list(updates)]
         sent = [forged.rounds or [round] * len(byzantine), forged.labels, forged.updates]
         for column, values in zip(messages[1:], sent, strict=True):
@@ -150,7 +150,7 @@ class SimulatedNetwork:
 
 
 class Round(NamedTuple):
-    """The state after a round, and what the server saw in it (None for round 0, the start)."""
+    """The state after a round, and the server's information about it (None for round 0, the start)."""
 
     state: State
     info: RoundInfo | None
@@ -159,9 +159,9 @@ class Round(NamedTuple):
 def play(
     algorithm: Algorithm, network: Network, start: Array, rng: Generator, state: State | None = None
 ) -> Iterator[Round]:
-    """Run an algorithm against a network, round by round, until it has done its rounds or has converged.
+    """Run an algorithm on a network, and yield every round, until its last round or convergence.
 
-    state: where to go on, if not at the start.
+    state: the state to continue from; None: the start.
     """
     if state is None:
         state = algorithm.initial_state(network, start, rng)
@@ -175,7 +175,7 @@ def play(
 
 
 def done(algorithm: Algorithm, played: Round) -> bool:
-    """Whether no round follows this one."""
+    """Whether this was the last round."""
     converged = played.info is not None and played.info.converged
     return converged or played.state.round >= algorithm.rounds
 

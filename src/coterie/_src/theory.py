@@ -1,9 +1,9 @@
-"""Sections 3 to 5 of the paper as functions: what its theorems ask for and what they promise.
+"""Sections 3 to 5 of the paper as functions: the conditions of its theorems and their error bounds.
 
-The theorems hold up to constants that they do not name. Those are arguments here (`Constants`). c₁ of Lemma 1 is 128 by
-its proof, which uses Chebyshev's inequality twice, with 64 each; so the conditions on α are exact. The constant of the
-bounds is 1, so that they are orders of magnitude and no forecasts; the proof of Theorem 1 names all of its own
-(`theorem1_noise_of_proof`).
+The theorems hold up to unspecified constants, which are arguments here (`Constants`). c₁ of Lemma 1 is 128 by its
+proof, which uses Chebyshev's inequality twice, with 64 each; the conditions on α are therefore exact. The constant of
+the bounds is set to 1, so they are orders of magnitude and not predictions; the proof of Theorem 1 gives all of its
+constants (`theorem1_noise_of_proof`).
 
 >>> s = Setting(clients=200, clusters=5, byzantine=0.05, share=0.19, samples=100, total=19_000, dim=20, trim=0.1,
 ...             separation=0.7, start=0.1, quantities=mixed_regression_quantities(20, noise_variance=0.2))
@@ -21,16 +21,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 from scipy.spatial.distance import pdist
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from coterie._src.data.synthetic import draw_labels, unit_bernoulli
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the theorems leave open. c1: of Lemma 1. bound: of the O(·) in both theorems. c3: of Appendix C.
+    """The constants of the theorems. c1: of Lemma 1. bound: of the O(·) in both theorems. c3: of Appendix C.
 
-    delta: the failure probability δ. epsilon: ε, the distance that is kept from one half.
+    delta: the failure probability δ. epsilon: ε, by which contamination and trimming must stay below one half.
     """
 
     c1: float = 128.0
@@ -45,8 +45,8 @@ class Quantities:
     """The analytic quantities of a problem (Assumptions 1 to 8).
 
     strong_convexity: λ_F. smoothness: L_F. loss_sd: η. gradient_sd: ν, of the whole gradient. skewness: S.
-    sub_exponential: σ of Assumption 8. lipschitz: L_f = √Σ L_h². diameter: D of Θ. noise: the variance that an
-    oracle's error comes from, per coordinate of the estimate and sample. regression: are there random features?
+    sub_exponential: σ of Assumption 8. lipschitz: L_f = √Σ L_h². diameter: D of Θ. noise: the variance per coordinate
+    of the estimate and per sample, which determines an oracle's error. regression: whether there are random features.
     """
 
     strong_convexity: float
@@ -66,7 +66,7 @@ def mixed_regression_quantities(dim: int, noise_variance: float, distance: float
 
     F(θ) = ‖θ − θ*‖² + σ², so λ_F = L_F = 2; a residual is N(0, s²) with s² = ‖θ − θ*‖² + σ², so η² = 2 s⁴;
     ν² = 4((d + 1)‖θ − θ*‖² + dσ²); at θ* a partial derivative is −2xε, with absolute skewness (E|Z|³)² = 8/π.
-    Gaussian features are unbounded: L_f = 2d is its size in the mean, and enters under a logarithm only.
+    Gaussian features are unbounded; L_f = 2d is used, its mean order, which enters only under a logarithm.
     """
     spread = distance**2 + noise_variance
     return Quantities(
@@ -121,7 +121,7 @@ def poisson_means_quantities(dim: int, distance: float = 0.0) -> Quantities:
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation as the theorems see it.
+    """The quantities of a federation that the theorems use.
 
     share: p, the smallest |S*_j|/m. samples: n_min. total: N, all honest samples. separation: Δ. start:
     max_j ‖θ_j⁽⁰⁾ − θ*_j‖.
@@ -142,7 +142,7 @@ class Setting:
 
 
 def smallest_share(clients: int, clusters: int, byzantine: float, shares: Sequence[float] | None = None) -> float:
-    """p = min_j |S*_j|/m when the honest clients are split as `coterie.data` does.
+    """p = min_j |S*_j|/m when the honest clients are split as in `coterie.data`.
 
     >>> smallest_share(200, 5, 0.05)
     0.19
@@ -152,9 +152,9 @@ def smallest_share(clients: int, clusters: int, byzantine: float, shares: Sequen
 
 
 def typical_separation(clusters: int, dim: int, draws: int = 201) -> float:
-    """The median over draws of Δ, the least distance of k Bernoulli(½) vectors of norm 1; infinite for one.
+    """The median over draws of Δ, the smallest distance between k Bernoulli(½) vectors of norm 1; infinite for k = 1.
 
-    Two of them are about 1 apart, the nearest two of many are nearer, and in few dimensions some coincide.
+    Two such vectors are at a distance of about 1; the smallest of many distances is less, and 0 in few dimensions.
     """
     if clusters == 1:
         return math.inf
@@ -163,7 +163,7 @@ def typical_separation(clusters: int, dim: int, draws: int = 201) -> float:
 
 
 def worst_contamination(byzantine: float, share: float) -> float:
-    """α/(α + p): the Byzantine share of the smallest cluster if all of them gather on it.
+    """α/(α + p): the Byzantine fraction of the smallest cluster if all Byzantine clients claim it.
 
     >>> round(worst_contamination(0.05, 0.19), 4)
     0.2083
@@ -172,7 +172,7 @@ def worst_contamination(byzantine: float, share: float) -> float:
 
 
 def breakdown_limit(rule: str, trim: float) -> float:
-    """The contamination from which on an aggregator can be moved anywhere: mean 0, trimmed mean β, median ½."""
+    """The contamination above which an aggregator can be moved anywhere: mean 0, trimmed mean β, median ½."""
     return {"mean": 0.0, "trimmed-mean": trim, "median": 0.5}[rule]
 
 
@@ -182,11 +182,11 @@ def c_epsilon(epsilon: float) -> float:
     >>> round(c_epsilon(0.5), 4)
     2.5066
     """
-    return math.sqrt(2 * math.pi) * math.exp(0.5 * float(norm.ppf(1 - epsilon)) ** 2)
+    return math.sqrt(2 * math.pi) * math.exp(0.5 * float(ndtri(1 - epsilon)) ** 2)
 
 
 def misclustered_share(s: Setting) -> float:
-    """c₁η²/(δλ_F²Δ⁴n_min): the share of all clients that is in a wrong cluster, with probability 1 − δ (Lemma 1)."""
+    """c₁η²/(δλ_F²Δ⁴n_min): the fraction of clients in a wrong cluster, with probability 1 − δ (Lemma 1)."""
     q, c = s.quantities, s.constants
     if s.separation == 0:
         return math.inf
@@ -223,7 +223,7 @@ def theorem1_condition(s: Setting) -> Condition:
 
 
 def theorem2_condition(s: Setting) -> Condition:
-    """4c₁η²/(pδλ_F²Δ⁴n) + 4α/p ≤ β, where β ≤ ½ − ε; a larger β fails it, whatever the left side."""
+    """4c₁η²/(pδλ_F²Δ⁴n) + 4α/p ≤ β; for β > ½ − ε it does not hold, whatever the left side."""
     admitted = s.trim if s.trim <= 0.5 - s.constants.epsilon else -math.inf
     return Condition(4 * (misclustered_share(s) + s.byzantine) / s.share, admitted)
 
@@ -259,14 +259,14 @@ def separation_condition(s: Setting) -> Condition:
 
 
 def failure_probability(s: Setting) -> float:
-    """δ + 4d/(1 + ¼ p m n L_f D)^d, with which both theorems may fail, less their 1/poly(N); at most 1."""
+    """δ + 4d/(1 + ¼ p m n L_f D)^d, the failure probability of both theorems without their 1/poly(N); at most 1."""
     q = s.quantities
     base = 1 + 0.25 * s.share * s.clients * s.samples * q.lipschitz * q.diameter
     return min(1.0, s.constants.delta + math.exp(math.log(4 * s.dim) - s.dim * math.log(base)))
 
 
 def largest_byzantine(s: Setting, condition: Callable[[Setting], Condition]) -> float:
-    """The largest α for which a condition holds, the cluster sizes p as they are; 0 where it never does."""
+    """The largest α for which a condition holds, with the given p; 0 if it never does."""
 
     def slack(byzantine: float) -> float:
         found = condition(replace(s, byzantine=byzantine))
@@ -282,8 +282,8 @@ def largest_byzantine(s: Setting, condition: Callable[[Setting], Condition]) -> 
 def theorem1_noise(s: Setting) -> float:
     """ω = C_ε ν (S/n + α/√n + √(d log(N L_f D)/(n m p))), times the unnamed constant, as Theorem 1 states it.
 
-    Its proof has 4α/p in the place of α: liars who gather on the smallest cluster are so large a share of it. That is
-    no constant, and it is what is measured (docs/theory.md); see `theorem1_noise_of_proof`.
+    Its proof has 4α/p instead of α: Byzantine clients that all claim the smallest cluster are a fraction of that order
+    of it. The factor is not a constant, and experiments show it (docs/theory.md); see `theorem1_noise_of_proof`.
     """
     q = s.quantities
     rate = (
@@ -295,9 +295,9 @@ def theorem1_noise(s: Setting) -> float:
 
 
 def theorem1_noise_of_proof(s: Setting) -> float:
-    """2√2/n + √2 C_ε ν/√n · (the left side of Theorem 1's condition): with every constant, as the proof has it.
+    """2√2/n + √2 C_ε ν/√n · (the left side of Theorem 1's condition): ω with every constant of the proof.
 
-    Infinite where the condition's left side is.
+    Infinite where the left side of the condition is.
     """
     spread = math.sqrt(2) * c_epsilon(s.constants.epsilon) * s.quantities.gradient_sd / math.sqrt(s.samples)
     return 2 * math.sqrt(2) / s.samples + spread * theorem1_condition(s).left
@@ -311,7 +311,7 @@ def theorem2_noise(s: Setting) -> float:
 
 
 def error_bound(s: Setting, noise: float, rounds: int) -> float:
-    """(1 − λ_F/(λ_F + L_F))^T ‖θ⁽⁰⁾ − θ*‖ + 2ω/λ_F: what both theorems promise after T rounds."""
+    """(1 − λ_F/(λ_F + L_F))^T ‖θ⁽⁰⁾ − θ*‖ + 2ω/λ_F: the error bound of both theorems after T rounds."""
     q = s.quantities
     return (1 - q.strong_convexity / (q.strong_convexity + q.smoothness)) ** rounds * s.start + (
         2 * noise / q.strong_convexity
@@ -365,7 +365,7 @@ def three_stage_rate(s: Setting, misclustered: float | None = None) -> float:
 
 
 def lower_bound(s: Setting) -> float:
-    """σ√(α/n + d/(mn)), σ² the noise: no method does better for k = 1 (Zhu et al., 2023), up to a constant."""
+    """σ√(α/n + d/(mn)), σ² the noise: a lower bound for any method with k = 1, up to a constant (Zhu et al., 2023)."""
     return math.sqrt(s.quantities.noise * (s.byzantine + s.dim / s.clients) / s.samples)
 
 

@@ -1,4 +1,4 @@
-"""What an aggregator is, and one aggregate for every cluster."""
+"""The base class of aggregators, and the aggregation per cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie._src.kernels.order_statistics import means_between_ranks, native
 from coterie._src.kernels.replies import group_rows
 
 ROUNDING = 1e-9
-"""What a fraction times a count may lack of a whole number: 0.29·100 is 28.999…"""
+"""Tolerance for the rounding of fraction·count: 0.29·100 is 28.999…"""
 
 
 def floor_count(fraction: float, rows: int) -> int:
@@ -33,19 +33,19 @@ def ceil_count(fraction: float, rows: int) -> int:
 
 
 def check_fraction(name: str, fraction: float) -> float:
-    """A fraction in [0, ½), or the reason why it is none."""
+    """Return the fraction, or raise a ValueError if it is not in [0, ½)."""
     if not 0 <= fraction < 0.5:
         raise ValueError(f"{name} must be in [0, 0.5), got {fraction}")
     return fraction
 
 
 def trim_count(rows: int, trim: float) -> int:
-    """⌊β·rows⌋, and at least one row is left: what a trimmed mean removes at each end."""
+    """⌊β·rows⌋, the number of rows that a trimmed mean removes at each end; fewer, if no row would be left."""
     return min(floor_count(check_fraction("trim", trim), rows), (rows - 1) // 2)
 
 
 def check_rows(updates: Array, fewest: int = 1) -> int:
-    """The number of rows of a (rows, d) table, or the reason why it is none."""
+    """Return the number of rows of a (rows, d) array, or raise a ValueError if it is none."""
     if updates.ndim != 2:
         raise ValueError(f"updates must have two axes (rows, d), got shape {tuple(updates.shape)}")
     if updates.shape[0] < fewest:
@@ -57,9 +57,8 @@ def check_rows(updates: Array, fewest: int = 1) -> int:
 class Aggregator(ABC):
     """A rule from the (rows, d) updates of one cluster to one (d,) update.
 
-    A value: two rules with the same options are equal, and print as they are written. A rule of one's own implements
-    `aggregate`; one that takes weights sets `takes_weights`, and one that uses its past sets `has_memory` and
-    implements `update`.
+    Two rules with the same options are equal, and `repr` shows the options. A new rule implements `aggregate`; a rule
+    that takes weights sets `takes_weights`, and a rule with memory sets `has_memory` and implements `update`.
 
     Examples
     --------
@@ -80,7 +79,7 @@ class Aggregator(ABC):
         Parameters
         ----------
         updates : NumPy array or PyTorch tensor, (rows, d).
-        weights : (rows,), positive: how much every row counts. A rule that cannot weigh its rows raises a ValueError.
+        weights : (rows,), positive: how much every row counts. A rule without weights raises a ValueError.
         """
         return self.update(None, updates, weights)[0]
 
@@ -89,9 +88,9 @@ class Aggregator(ABC):
         """(rows, d) -> (d,), for at least one row."""
 
     def update(self, memory: Array | None, updates: Array, weights: Floats | None = None) -> tuple[Array, Array | None]:
-        """The aggregate, and what the rule remembers for the next round: (d,), or None.
+        """The aggregate, and the memory for the next round, (d,), or None.
 
-        memory: what it remembered in the last round, None in the first.
+        memory: the memory of the last round; None in the first.
         """
         rows = check_rows(updates)
         return self._weighed(updates, self._checked(weights, rows)), None
@@ -111,11 +110,11 @@ class Aggregator(ABC):
         return values
 
     def ranks(self, rows: int) -> tuple[int, int] | None:
-        """The ranks [low, high) whose mean the rule is in every coordinate; None for a rule of another kind."""
+        """[low, high) if the rule is, per coordinate, the mean of the order statistics of these ranks; else None."""
         return None
 
     def factor(self, rows: int) -> float:
-        """For a rule of ranks, what their mean is multiplied by."""
+        """For a rule with `ranks`, the factor that their mean is multiplied by."""
         return 1.0
 
 
@@ -130,7 +129,7 @@ class FunctionAggregator(Aggregator):
 
 
 def as_aggregator(rule: Aggregator | Callable[[Array], Array]) -> Aggregator:
-    """The rule itself, or a function as a rule."""
+    """Return a rule unchanged, and wrap a function as a rule."""
     return rule if isinstance(rule, Aggregator) else FunctionAggregator(rule)
 
 
@@ -138,8 +137,8 @@ class Aggregates(NamedTuple):
     """One aggregate for every cluster."""
 
     updates: Array  # (clusters, d), zeros for an empty cluster
-    counts: Ints  # (clusters,), rows of every cluster
-    memory: Array | None = None  # (clusters, d), what a rule remembers, NaN where that is nothing
+    counts: Ints  # (clusters,), the number of rows of every cluster
+    memory: Array | None = None  # (clusters, d), of a rule with memory; NaN for a cluster without
 
 
 def per_cluster(
@@ -155,7 +154,7 @@ def per_cluster(
     Parameters
     ----------
     weights : (rows,), how much every row counts, for a rule that takes weights.
-    memory : (clusters, d), what the rule remembered in the last round, for a rule that has a memory.
+    memory : (clusters, d), the `memory` of the last round, for a rule with memory.
 
     >>> from coterie import Mean
     >>> per_cluster(Mean(), np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 2]), 3).updates.tolist()
@@ -167,6 +166,7 @@ def per_cluster(
     order, counts = np.empty(rows, dtype=np.int64), np.empty(clusters, dtype=np.int64)
     if not whole or not group_rows(labels.astype(np.int64, order="C", copy=False), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
+    weights = rule._checked(weights, rows)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
     xp, ends = namespace(updates), np.cumsum(counts)
@@ -185,10 +185,10 @@ def per_cluster(
 
 
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
-    """(clusters, d): all clusters in one call of the kernel."""
+    """(clusters, d): the aggregates of all clusters by one kernel call."""
     sizes = counts.tolist()
-    lows, highs = zip(*(rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes), strict=True)
-    table = means_between_ranks(updates, order, sizes, lows, highs)
+    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
+    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
     factors = [rule.factor(count) for count in sizes]
     if any(factor != 1 for factor in factors):
         table *= np.array(factors).astype(table.dtype)[:, None]
@@ -198,8 +198,8 @@ def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
 def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     """(rows,): the fraction of a row's coordinates among the ⌊β·count⌋ smallest or largest of its cluster.
 
-    For the trimmed mean exactly what it discards (ties at the border count as kept); for other rules a
-    measure of how far out a client stands.
+    For the trimmed mean this is the share that it removes (ties count as kept); for other rules it measures how extreme
+    an update is.
     """
     values, clusters = native(updates), int(np.max(labels, initial=0)) + 1
     order, counts = np.empty(len(labels), dtype=np.int64), np.empty(clusters, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Rules that work on every coordinate by itself: mean, median, trimmed mean."""
+"""Rules that treat every coordinate separately: mean, median, trimmed mean."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Coordinatewise(Aggregator):
 
 @dataclass(frozen=True)
 class Mean(Coordinatewise):
-    """The mean of the rows: IFCA's aggregator, and not robust; one client moves it anywhere.
+    """The mean of the rows: IFCA's aggregator. It is not robust: one client can move it anywhere.
 
     Parameters
     ----------
-    divisor : number of clients to divide the sum by; None: the rows themselves. With all m clients a cluster of c of
-        them takes c/m of its step, as in the paper's published IFCA baseline.
+    divisor : the number that the sum is divided by; None: the number of rows. With divisor m, the number of all
+        clients, the step of a cluster of c clients shrinks to c/m, as in the paper's published IFCA baseline.
 
     Examples
     --------
+    >>> import numpy as np
     >>> Mean()(np.array([[1.0], [3.0]]))
     array([2.])
     >>> Mean()(np.array([[1.0], [3.0]]), weights=[3.0, 1.0])
@@ -72,6 +73,7 @@ class Median(Coordinatewise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> Median()(np.array([[1.0], [2.0], [99.0]]))
     array([2.])
     """
@@ -84,12 +86,12 @@ class Median(Coordinatewise):
 class TrimmedMean(Coordinatewise):
     """The coordinate-wise β-trimmed mean (Definition 2, Option II).
 
-    Per column the ⌊β·rows⌋ smallest and largest values are left out; the mean is over the rest. It stays within the
-    range of the honest rows in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
+    Per column the ⌊β·rows⌋ smallest and largest values are removed; the result is the mean of the rest. It stays within
+    the range of the honest rows in every coordinate while at most ⌊β·rows⌋ rows are Byzantine.
 
     Parameters
     ----------
-    trim : β in [0, ½), the fraction that is left out at each end.
+    trim : β in [0, ½), the fraction removed at each end.
 
     References
     ----------
@@ -97,6 +99,7 @@ class TrimmedMean(Coordinatewise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> TrimmedMean(0.25)(np.array([[1.0], [2.0], [4.0], [99.0]]))
     array([3.])
     """
@@ -112,4 +115,4 @@ class TrimmedMean(Coordinatewise):
 
 
 mean, median = Mean(), Median()
-"""For what needs a mean or a median of rows and is no aggregation of replies."""
+"""For code that needs the mean or the median of rows."""

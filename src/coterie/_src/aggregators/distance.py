@@ -1,8 +1,8 @@
 """Rules that use distances: Krum, centred clipping, the geometric median.
 
-They need the squared distances between the rows, which one kernel computes from differences: a distance between two
-far rows that lie close together does not cancel, as it does where it is made of norms and products; or the products of
-the rows around a robust centre, in float64 (`products`).
+They use the squared distances between the rows, which one kernel computes from differences, so that two rows that are
+near each other and far from 0 lose no digits (norms and inner products would cancel); or the inner products of the rows
+around a robust centre, in float64 (`products`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
 from coterie._src.kernels.threads import threads
 
 PARTS = 16
-"""Column ranges that threads work on. A fixed number: the sums do not depend on the number of threads."""
+"""The number of column ranges that threads work on; fixed, so that the sums do not depend on the number of threads."""
 FARTHEST = 1e4
-"""Rows beyond this many median distances from the centre count as if they were there."""
+"""Rows farther than this many median distances from the centre are clipped to that distance."""
 NEAR = 30.0
-"""On a GPU only rows beyond this many median distances from the centre are compared by differences, which cost more."""
+"""On a GPU only rows farther than this many median distances from the centre are compared by differences (slower)."""
 
 
 def squared_distances(updates: Array) -> Floats:
-    """(rows, d) -> (rows, rows) float64: ‖x_i − x_j‖², infinite where it is beyond the rows' number format.
+    """(rows, d) -> (rows, rows) float64: ‖x_i − x_j‖², infinite where it overflows the rows' dtype.
 
     >>> squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
@@ -44,7 +44,7 @@ def squared_distances(updates: Array) -> Floats:
     lower = np.zeros((rows, rows))
     if is_numpy_array(updates) or (is_torch_array(updates) and updates.device.type == "cpu"):
         values = native(updates)
-        values = np.ascontiguousarray(values)  # the kernel is fast on nothing else
+        values = np.ascontiguousarray(values)  # the kernel is slow on other layouts
         step = max(BLOCK, -(-values.shape[1] // PARTS))
         ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
         parts = [np.zeros((rows, rows)) for _ in ranges]
@@ -64,9 +64,9 @@ def squared_distances(updates: Array) -> Floats:
 
 
 def _squared_distances_on_gpu(updates: Array) -> Floats:
-    """As `squared_distances`, by products in float64 around the median; only what lies far from it, by differences.
+    """As `squared_distances`, by products in float64 around the median; by differences for rows far from it.
 
-    Of the squared distance of two rows a product loses some 1e-16 of theirs to the centre.
+    The error of a product is about 1e-16 times the squared distances of the two rows to the centre.
     """
     xp, updates = namespace(updates), as_real(updates)
     gram = as_numpy(products_around(updates, median(updates)))
@@ -82,7 +82,7 @@ def _squared_distances_on_gpu(updates: Array) -> Floats:
 
 
 def as_real(updates: Array) -> Array:
-    """The rows as they are, whole numbers as float64."""
+    """The rows; integers are converted to float64."""
     xp = namespace(updates)
     if xp.isdtype(updates.dtype, "complex floating"):
         raise ValueError(f"updates must be real numbers, got {updates.dtype}")
@@ -91,11 +91,11 @@ def as_real(updates: Array) -> Array:
 
 @dataclass(frozen=True)
 class Krum(Aggregator):
-    """The row that is nearest to its neighbours, or the mean of the best of them (Multi-Krum).
+    """The row with the lowest score, or the mean of the rows with the lowest scores (Multi-Krum).
 
     A row's score is the sum of the squared distances to its rows − f − 2 nearest others, f = ⌊byzantine_fraction·rows⌋;
-    the rows with the lowest scores are taken, equal ones together. It never takes one of f rows that lie far from the
-    rest; with rows < 2f + 3 the paper promises nothing.
+    rows with equal scores are selected together. A row among f that are far from all others is never selected; the
+    paper gives no guarantee for rows < 2f + 3.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Krum(Aggregator):
 
     def aggregate(self, updates: Array) -> Array:
         rows, between = int(updates.shape[0]), squared_distances(updates)
-        np.fill_diagonal(between, -1.0)  # first in its own order, and left out
+        np.fill_diagonal(between, -1.0)  # every row sorts first among its neighbours, and is left out
         neighbours = max(1, rows - trim_count(rows, self.byzantine_fraction) - 2)
         nearest = np.sort(between, axis=1)[:, 1 : 1 + neighbours]
         scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
@@ -133,15 +133,15 @@ class Krum(Aggregator):
 
 @dataclass(frozen=True)
 class CentredClipping(Aggregator):
-    """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), some times; every step clips what is far from v.
+    """v ← v + mean_i min(1, τ/‖x_i − v‖)·(x_i − v), repeated; differences longer than τ are clipped to τ.
 
-    One row pulls the result by at most τ·iterations/rows from where it begins. v stays a combination of start and
-    rows, so that the iteration runs on their products alone.
+    One row moves the result by at most τ·iterations/rows. v is always a combination of the start and the rows, so the
+    iteration needs only their inner products.
 
     Parameters
     ----------
     radius : τ; None for the median distance of the rows to the start.
-    iterations : how often.
+    iterations : number of steps.
     history : start at the aggregate of the last round, as in the paper, instead of at the coordinate-wise median.
 
     References
@@ -185,32 +185,33 @@ class CentredClipping(Aggregator):
         tau = float(np.median(away)) if self.radius is None else self.radius
         if tau == 0 or not np.isfinite(tau):
             return start
-        # a row that is far out of reach is pulled in along its line, where it is clipped all the same
-        pull = _pull(away, FARTHEST * max(tau, float(np.median(away))))
-        known = np.flatnonzero(pull)
+        # very far rows are shortened first, against overflow; the iteration clips them all the same
+        factors = _clip_factors(away, FARTHEST * max(tau, float(np.median(away))))
+        known = np.flatnonzero(factors)
         rows_known = updates if len(known) == rows else updates[known]
-        products = in_numpy(around(rows_known, start, pull[known]))
+        products = in_numpy(around(rows_known, start, factors[known]))
         weights = np.zeros(len(known))
         for _ in range(self.iterations):
             towards = products.times(weights)
             squares = products.squares - 2 * towards + weights @ towards
             clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
             weights = weights * (1 - clip.sum() / rows) + clip / rows
-        shares = weights * pull[known]
+        shares = weights * factors[known]
         return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
 
 
 @dataclass(frozen=True)
 class GeometricMedian(Aggregator):
-    """The point with the least sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
+    """The point with the smallest sum of Euclidean distances to the rows, by Weiszfeld's iteration in float64.
 
-    Starts at the coordinate-wise median, which no minority can move far. Every point on the way is a combination of
-    start and rows, so that the iteration runs on their products alone.
+    It starts at the coordinate-wise median, which a minority cannot move far. Every iterate is a combination of the
+    start and the rows, so the iteration needs only their inner products.
 
     Parameters
     ----------
-    iterations : at most.
-    tolerance : distances are kept away from zero, and the iteration ends, by this fraction of their median.
+    iterations : the maximal number of steps.
+    tolerance : a fraction of the median distance: the smallest distance that a step divides by, and the length of a
+        step at which the iteration ends.
 
     References
     ----------
@@ -227,17 +228,17 @@ class GeometricMedian(Aggregator):
 
     def aggregate(self, updates: Array) -> Array:
         updates = as_real(updates)
-        if is_torch_array(updates) and not on_gpu(updates):  # the same bits as in NumPy
+        if is_torch_array(updates) and not on_gpu(updates):  # so that the result has the same bits as with NumPy
             return like(self.aggregate(as_numpy(updates)), updates)
         start = median(updates)
         with np.errstate(over="ignore", invalid="ignore"):
             products = in_numpy(around(updates, start))
-        known = np.flatnonzero(np.isfinite(products.squares))  # beyond float64 a row pulls no more
+        known = np.flatnonzero(np.isfinite(products.squares))  # a row at an infinite distance has weight 0
         products = products.among(known)
         squares = products.squares
         distances = np.sqrt(squares)
         floor = self.tolerance * float(np.median(distances)) if len(known) else 0.0
-        if floor == 0:  # at least half of the rows lie on one point, which is the answer
+        if floor == 0:  # at least half of the rows are equal: they are the geometric median
             return start
         shares = np.zeros(len(known))
         for _ in range(self.iterations):
@@ -249,10 +250,10 @@ class GeometricMedian(Aggregator):
             length = np.sqrt(max(0.0, float(moves @ products.times(moves))))
             if length <= self.tolerance * float(np.median(distances)):
                 break
-        return moved(updates if len(known) == len(updates) else updates[known], start, shares)
+        return affine_combination(updates if len(known) == len(updates) else updates[known], start, shares)
 
 
-def moved(updates: Array, centre: Array, shares: Floats) -> Array:
+def affine_combination(updates: Array, centre: Array, shares: Floats) -> Array:
     """centre + Σ_i share_i (x_i − centre), in float64."""
     parts = [like(shares[None, :], block) @ block for block in centred_blocks(updates, centre)]
     xp = namespace(updates)
@@ -260,21 +261,21 @@ def moved(updates: Array, centre: Array, shares: Floats) -> Array:
     return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
 
 
-def reachable(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
-    """Which rows lie within numbers' reach of the centre, and per row the factor that brings it within `farthest`.
+def clip_factors(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
+    """The indices of the rows at a finite distance from the centre, and per row the factor that clips this distance.
 
-    In typical distances.
+    Distances are clipped to `farthest` typical distances.
     """
     away = np.sqrt(_squared_distances_to(updates, centre))
-    pull = _pull(away, farthest * max(typical_distance(away), 1e-300))
-    return np.flatnonzero(pull), pull
+    factors = _clip_factors(away, farthest * max(typical_distance(away), 1e-300))
+    return np.flatnonzero(factors), factors
 
 
-def _pull(away: Floats, reach: float) -> Floats:
-    """(rows,): 1 within reach, less beyond; 0 for a row whose distance is beyond float64, which stays out of it."""
-    if not np.isfinite(reach):
-        reach = float(np.finfo(np.float64).max)
-    return np.where(np.isfinite(away), reach / np.maximum(away, reach), 0.0)
+def _clip_factors(distances: Floats, longest: float) -> Floats:
+    """(rows,): min(1, longest/distance); 0 for a row whose distance overflows float64."""
+    if not np.isfinite(longest):
+        longest = float(np.finfo(np.float64).max)
+    return np.where(np.isfinite(distances), longest / np.maximum(distances, longest), 0.0)
 
 
 def _squared_distances_to(updates: Array, point: Array) -> Floats:

@@ -1,7 +1,7 @@
-"""The products of rows around a centre, G_ij = ⟨x_i − c, x_j − c⟩, and what the rules want to know of them.
+"""The inner products of rows around a centre, G_ij = ⟨x_i − c, x_j − c⟩, and the operations on them that rules need.
 
-Two forms of the same: G itself, (rows, rows), whatever the number of columns; or, where the rows are many and their
-columns few, the centred rows C with G = CCᵀ, of which nothing grows with the square of the rows but time.
+There are two representations: G itself, (rows, rows), whatever the number of columns; or, for many rows of few columns,
+the centred rows C with G = CCᵀ, so that memory does not grow with the square of the number of rows.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
 
 CUDA_BLOCK = 1 << 15
-"""Columns of a block on a GPU, where a small one is over before the next is begun."""
+"""Columns of a block on a GPU, where smaller blocks would leave it idle."""
 COPY = 0.1
-"""Rows nearer to each other than this many times the typical distance to the nearest other one are copies."""
+"""Rows are copies if their distance is less than this many times the typical distance of a row to its nearest one."""
 PAIRS = 1 << 20
-"""Distances that are looked at together."""
+"""The number of distances that are computed at a time."""
 SAMPLE = 1 << 20
-"""Pairs of rows that noise is judged by, where there are more: the median of so many is as good as exact."""
+"""At most this many pairs of rows are used to estimate the noise: their median is as good as that of all pairs."""
 EXACT = 1e-14
-"""A squared distance below this share of the two rows' own is rounding, and they are the same."""
+"""A squared distance below this share of the rows' squared norms is a rounding error, and counts as 0."""
 LANCZOS = 0.01
-"""Below this share of all directions an iteration is faster than a decomposition."""
+"""If fewer than this share of all eigenvectors are needed, a Lanczos iteration is faster than a decomposition."""
 SQUARINGS = 12
-"""On a GPU the leading direction is that of the products squared so often: where the second eigenvalue is 1 % smaller,
-what is left of it is 1e-18; where it is nearly the same, so is the direction's."""
+"""On a GPU the leading eigenvector is found by squaring the matrix this many times. If the second eigenvalue is 1 %
+smaller than the first, it is reduced to 1e-18 of it; if they are nearly equal, either eigenvector will do."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """G, as NumPy's float64 or a tensor where the rows are."""
+    """G itself, as a NumPy array of float64 or as a tensor on the device of the rows."""
 
     gram: Array
 
@@ -53,13 +53,13 @@ class Dense:
         return as_numpy(namespace(self.gram).linalg.diagonal(self.gram))
 
     def among(self, rows: Ints) -> Dense:
-        """Those between the rows of a choice."""
+        """The products of some of the rows."""
         xp = namespace(self.gram)
-        places = rows if is_numpy_array(self.gram) else xp.asarray(rows, device=self.gram.device)
-        return Dense(xp.take(xp.take(self.gram, places, axis=0), places, axis=1))
+        indices = rows if is_numpy_array(self.gram) else xp.asarray(rows, device=self.gram.device)
+        return Dense(xp.take(xp.take(self.gram, indices, axis=0), indices, axis=1))
 
     def merged(self, means: csr_matrix) -> Dense:
-        """Those of means of rows, (groups, rows)."""
+        """The products of means of rows; means: (groups, rows), the matrix of `group_means`."""
         shares = like(means.toarray(), self.gram)
         return Dense(shares @ self.gram @ namespace(shares).permute_dims(shares, (1, 0)))
 
@@ -74,24 +74,24 @@ class Dense:
         """Gs."""
         return self.gram @ shares
 
-    def copies(self, most: int) -> Ints:
+    def copies(self, max_size: int) -> Ints:
         """See the function `copies`."""
         xp, squares = namespace(self.gram), namespace(self.gram).linalg.diagonal(self.gram)
         sums = squares + squares[:, None]
         between = sums - 2 * self.gram
-        return copies(xp.where(between < EXACT * sums, 0.0 * between, between), most)
+        return copies(xp.where(between < EXACT * sums, 0.0 * between, between), max_size)
 
     def leading(self, count: int) -> tuple[Array, Array]:
-        """The largest eigenvalues, ascending, and their vectors; a few of many by an iteration."""
+        """The `count` largest eigenvalues in ascending order, (count,), and their eigenvectors, (rows, count)."""
         gram, xp = self.gram, namespace(self.gram)
         if not is_numpy_array(gram):
             if count > 1:
                 values, vectors = xp.linalg.eigh(gram)
                 return values[-count:], vectors[:, -count:]
-            # a GPU is done with a product before an iteration's next step is begun
+            # on a GPU a few large products are faster than the many small steps of an iteration
             power, squares = gram, xp.linalg.diagonal(gram)
             for i in range(SQUARINGS):
-                if i % 4 == 0:  # the largest of c eigenvalues is then 1/c at least, and c⁻¹⁶ is no small number yet
+                if i % 4 == 0:  # the largest eigenvalue is then at least 1/c, so that its 16th power does not underflow
                     power = power / xp.linalg.trace(power)
                 power = power @ power
             vector = gram @ (power @ xp.sqrt(xp.clip(squares, 0, None)))
@@ -107,11 +107,11 @@ class Dense:
         return values[-count:], vectors[:, -count:]
 
     def without(self, values: Array, vectors: Array) -> Dense:
-        """Without some of the leading directions."""
+        """The products without the directions of some eigenvectors."""
         return Dense(self.gram - (vectors * values) @ vectors.T)
 
     def squared_pairs(self, rows: Ints) -> Array:
-        """G_ij² of the pairs of different rows of a choice, each in both orders."""
+        """G_ij² for all pairs i ≠ j of some of the rows, each pair in both orders."""
         xp, c = namespace(self.gram), len(rows)
         each = xp.reshape(self.among(rows).gram, (-1,))
         without_diagonal = xp.reshape(each[1:], (c - 1, c + 1))[:, :-1]
@@ -120,7 +120,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Tall:
-    """C, (rows, columns) with more rows than columns, in NumPy's float64. The methods are those of `Dense`."""
+    """The centred rows C, (rows, columns), in NumPy's float64, with more rows than columns. Methods as in `Dense`."""
 
     away: Floats
 
@@ -145,11 +145,11 @@ class Tall:
         found: Floats = self.away @ (self.away.T @ shares)
         return found
 
-    def copies(self, most: int) -> Ints:
-        return copies_among(self.away, most, self._squared_distances)
+    def copies(self, max_size: int) -> Ints:
+        return copies_among(self.away, max_size, self._squared_distances)
 
     def _squared_distances(self, some: Ints, others: Ints) -> Floats:
-        """By products, which is several times faster than by differences."""
+        """(some, others): squared distances by products, several times faster than by differences."""
         sums = self.squares[some][:, None] + self.squares[others]
         found: Floats = sums - 2 * self.away[some] @ self.away[others].T
         found[found < EXACT * sums] = 0.0
@@ -157,7 +157,7 @@ class Tall:
 
     @cached_property
     def _spectrum(self) -> tuple[Floats, Floats]:
-        """Of CᵀC, which has all eigenvalues of G that are not 0."""
+        """Eigenvalues and eigenvectors of CᵀC, which has all nonzero eigenvalues of G."""
         values, axes = eigh(self.away.T @ self.away)
         return values, axes
 
@@ -171,9 +171,9 @@ class Tall:
         return Tall(self.away - vectors @ (vectors.T @ self.away))
 
     def squared_pairs(self, rows: Ints) -> Floats:
-        """Of very many rows some pairs: each row with the same number of others, so that nobody's pairs count more.
+        """As `Dense.squared_pairs`, but for very many rows a subset of the pairs.
 
-        A share α of the rows has a part in 2α of these at most, whoever they are, as of all.
+        Every row is in the same number of pairs, so a share α of the rows is in at most a share 2α of the pairs.
         """
         away, c = self.away[rows], len(rows)
         if c * (c - 1) // 2 <= SAMPLE:
@@ -187,10 +187,10 @@ class Tall:
 Products = Dense | Tall
 
 
-def around(updates: Array, centre: Array, pull: Floats | None = None) -> Products:
-    """The products of the rows around a centre, in the form that takes less.
+def around(updates: Array, centre: Array, factors: Floats | None = None) -> Products:
+    """The products ⟨p_i (x_i − c), p_j (x_j − c)⟩ of the rows around a centre, in the smaller representation.
 
-    pull: (rows,), factors p_i that bring rows nearer: ⟨p_i (x_i − c), p_j (x_j − c)⟩; None for 1.
+    factors: (rows,), the p_i; None for 1.
 
     >>> around(np.array([[3.0, 4.0], [0.0, 2.0]]), np.zeros(2)).times(np.array([1.0, 0.0])).tolist()
     [25.0, 8.0]
@@ -198,31 +198,31 @@ def around(updates: Array, centre: Array, pull: Floats | None = None) -> Product
     rows, columns = updates.shape
     if is_numpy_array(updates) and 0 < 2 * columns < rows:
         away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
-        return Tall(away if pull is None else away * pull[:, None])
-    return Dense(products_around(updates, centre, pull))
+        return Tall(away if factors is None else away * factors[:, None])
+    return Dense(products_around(updates, centre, factors))
 
 
 def in_numpy(products: Products) -> Products:
-    """The same, no longer as a tensor."""
+    """The products as NumPy arrays."""
     return Dense(as_numpy(products.gram)) if isinstance(products, Dense) else products
 
 
-def products_around(updates: Array, centre: Array, pull: Floats | None = None) -> Array:
-    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, a block of columns at a time, where the rows are.
+def products_around(updates: Array, centre: Array, factors: Floats | None = None) -> Array:
+    """(rows, rows) float64: ⟨p_i (x_i − c), p_j (x_j − c)⟩, computed by blocks of columns on the device of the rows.
 
-    pull: (rows,), the p_i; None for 1.
+    factors: (rows,), the p_i; None for 1.
     """
     xp, rows = namespace(updates), updates.shape[0]
-    factors = like(np.ones((rows, 1)) if pull is None else pull[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((rows, rows)), factors)
+    column = like(np.ones((rows, 1)) if factors is None else factors[:, None], xp.astype(updates[:1, :1], xp.float64))
+    gram = like(np.zeros((rows, rows)), column)
     for block in centred_blocks(updates, centre):
-        pulled = block if pull is None else block * factors
-        gram += pulled @ xp.permute_dims(pulled, (1, 0))
+        scaled = block if factors is None else block * column
+        gram += scaled @ xp.permute_dims(scaled, (1, 0))
     return gram
 
 
 def centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
-    """The columns in blocks, less the point, in float64."""
+    """Yield updates − point by blocks of columns, in float64."""
     xp = namespace(updates)
     width = BLOCK if is_numpy_array(updates) or updates.device.type == "cpu" else CUDA_BLOCK
     for start in range(0, updates.shape[1], width):
@@ -230,15 +230,15 @@ def centred_blocks(updates: Array, point: Array) -> Iterator[Array]:
         yield xp.astype(updates[:, start:stop], xp.float64) - xp.astype(point[start:stop], xp.float64)
 
 
-def copies(squares: Array, most: int) -> Ints:
+def copies(squares: Array, max_size: int) -> Ints:
     """(rows,): the group of every row, 0, 1, …, from the (rows, rows) squared distances; copies share a group.
 
-    Honest clients have noise of their own, and are hardly ever that near each other; who says the same as another one
-    adds nothing to it. Copies of copies are copies. A group of more than `most` rows is none: if there are no more
-    liars than that, these are honest, such as clients with so many samples that they agree.
+    Honest updates have independent noise and are hardly ever as near each other as copies (see `COPY`); a copy adds no
+    information. Copies of copies are copies. A group of more than `max_size` rows is split into single rows: if fewer
+    rows are Byzantine, it has honest members, such as clients with so many samples that their updates agree.
 
     >>> points = np.array([0.0, 1.0, 2.0, 3.0, 1.01])
-    >>> copies((points[:, None] - points) ** 2, most=2).tolist()
+    >>> copies((points[:, None] - points) ** 2, max_size=2).tolist()
     [0, 1, 2, 3, 1]
     """
     xp = namespace(squares)
@@ -248,15 +248,17 @@ def copies(squares: Array, most: int) -> Ints:
     near = COPY**2 * typical_distance(nearest)
     if not (nearest < near).any():
         return np.arange(len(squares))
-    return _groups(connected_components(csr_matrix(as_numpy(between < near)), directed=False)[1], most)
+    return _groups(connected_components(csr_matrix(as_numpy(between < near)), directed=False)[1], max_size)
 
 
-def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, Ints], Floats] | None = None) -> Ints:
-    """`copies` of (rows, d) points, without the memory that all their distances would take.
+def copies_among(
+    points: Floats, max_size: int, squared_distances: Callable[[Ints, Ints], Floats] | None = None
+) -> Ints:
+    """`copies` of (rows, d) points, by blocks, so that not all squared distances are in memory at once.
 
-    squared_distances: between the points of two choices; by default from their differences.
+    squared_distances: from two index arrays to the squared distances; default: computed from differences.
 
-    >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), most=2).tolist()
+    >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), max_size=2).tolist()
     [0, 1, 2, 3, 1]
     """
     rows = np.arange(len(points))
@@ -278,31 +280,31 @@ def copies_among(points: Floats, most: int, squared_distances: Callable[[Ints, I
     close = np.flatnonzero(nearest < near)
     if len(close) == 0:
         return rows
-    group = first = rows  # and the first of each group, to whom the links that were found so far are kept
+    group = first = rows  # the links found so far are kept as links to the first row of each group
     for part, squares in between(close, close):
         i, j = np.nonzero(squares < near)
         ends = np.concatenate([part[i], rows]), np.concatenate([close[j], first[group]])
         linked = csr_matrix((np.ones(len(ends[0]), dtype=np.int8), ends), (len(rows), len(rows)))
         group = connected_components(linked, directed=False)[1]
         first = np.unique(group, return_index=True)[1]
-    return _groups(group, most)
+    return _groups(group, max_size)
 
 
-def _groups(linked: Ints, most: int) -> Ints:
-    """(rows,): who is linked, of one number, is of one group, unless more than `most` are; in the order of the rows."""
-    groups = np.asarray(linked, dtype=np.int64)
-    honest = np.bincount(groups)[groups] > most
-    groups[honest] = groups.max() + 1 + np.arange(honest.sum())
+def _groups(components: Ints, max_size: int) -> Ints:
+    """(rows,): the components, with those of more than `max_size` rows split, numbered in the order of the rows."""
+    groups = np.asarray(components, dtype=np.int64)
+    too_large = np.bincount(groups)[groups] > max_size
+    groups[too_large] = groups.max() + 1 + np.arange(too_large.sum())
     _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[numbers]
 
 
-def averages(groups: Ints) -> csr_matrix:
-    """(groups, rows): the matrix that takes rows to the means of their groups; one number in each of its columns."""
+def group_means(groups: Ints) -> csr_matrix:
+    """(groups, rows): the matrix that maps rows to the means of their groups; each column has one nonzero entry."""
     return csr_matrix((1 / np.bincount(groups)[groups], (groups, np.arange(len(groups)))))
 
 
 def typical_distance(distances: Floats) -> float:
-    """The median; where half of the rows, or more, coincide, that of the others."""
+    """The median distance; if it is 0, the median of the positive distances."""
     middle = float(np.median(distances))
     return float(np.median(distances[distances > 0])) if middle == 0 and distances.any() else middle

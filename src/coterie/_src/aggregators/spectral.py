@@ -1,15 +1,16 @@
-"""The spectral filter: the mean of the rows that do not pull together.
+"""The spectral filter: the mean of the rows, without rows that deviate together along one direction.
 
-A lie moves a mean only if the liars agree on a direction, and then the rows vary along it more than chance allows. How
-much chance allows is known: for c rows of noise the largest eigenvalue of their products follows the Tracy–Widom law
-(Johnstone, On the distribution of the largest eigenvalue in principal components analysis, 2001), with a scale that the
-rows themselves tell. So there is no variance bound to be given, and where nobody lies nothing is lost. Everything
-happens on the products of the rows around the median (`products`), whatever the dimension; on a GPU, if many are there.
+Byzantine rows move a mean only if they deviate in a common direction, and then the rows vary along that direction more
+than noise does. The threshold is known: for c rows of noise the largest eigenvalue of the matrix of their inner
+products follows the Tracy–Widom law (Johnstone, On the distribution of the largest eigenvalue in principal components
+analysis, 2001), and its scale is estimated from the rows themselves. The filter therefore needs no variance bound, and
+it removes nothing where no direction exceeds the threshold. All computations use the inner products of the rows around
+their median (`products`), whatever the dimension, and run on a GPU if there are many rows.
 
-In the line of Diakonikolas et al., Robust estimators in high dimensions without the computational intractability, 2016,
-and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical rates,
-2023, which need the variance or stop elsewhere. Zhu et al. have two forms, and so has `SpectralFilter`: rows go, or (no
-regret) they lose weight, as experts do who were wrong.
+The filter follows Diakonikolas et al., Robust estimators in high dimensions without the computational intractability,
+2016, and Zhu, Wang, Pang, Wang, Jiao, Song and Jordan, Byzantine-robust federated learning with optimal statistical
+rates, 2023, which need the variance or use another stopping rule. Like Zhu et al., `SpectralFilter` has two forms: rows
+are removed, or (no-regret) their weights are lowered by multiplicative updates.
 """
 
 from __future__ import annotations
@@ -22,46 +23,46 @@ from array_api_compat import is_numpy_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
 from coterie._src.aggregators.coordinatewise import median
-from coterie._src.aggregators.distance import moved, reachable
-from coterie._src.aggregators.products import Products, around, averages, in_numpy, typical_distance
+from coterie._src.aggregators.distance import affine_combination, clip_factors
+from coterie._src.aggregators.products import Products, around, group_means, in_numpy, typical_distance
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, namespace, on_gpu
 
 TRACY_WIDOM = 3.27
-"""The largest eigenvalue of pure noise lies beyond this with probability 0.001; of few rows a little more often, since
-its scale is judged without the leading direction. A false alarm costs a row or two."""
+"""The 0.999 quantile of the Tracy–Widom law. With few rows the largest eigenvalue of pure noise exceeds it a little
+more often, since its scale is estimated without the leading direction. A false alarm removes one or two honest rows."""
 MEDIAN_CHI_SQUARED = 0.4549
 """The median of the square of a standard normal variable."""
 FEWEST = 8
-"""Rows, and columns, from which on a spectrum says something."""
+"""The fewest rows, and columns, for which the spectrum is used."""
 MANY = 512
-"""Rows from which on as many go at a time as have gone before, and a GPU is worth its while."""
+"""From this many rows on, a step removes as many rows as all steps before it, and a GPU is used if there is one."""
 FAR = 3.0
-"""Typical distances from the median beyond which a row is no honest one. Of Gaussian noise in 8 dimensions, the fewest
-that are looked at, 999 of 1000 rows lie within 1.9; in more, within less."""
-NOTHING = 1e-12
-"""A share of the rows' squares that is rounding: of what is left then no direction is judged."""
-TURNS = 100
-"""At most so often weights are turned down; half a weight at a time, the farthest lie is gone after some thirty."""
+"""A row farther than this many typical distances from the median counts as Byzantine. Of Gaussian rows in 8 dimensions,
+the fewest for which the spectrum is used, 999 of 1000 lie within 1.9; in more dimensions, within less."""
+NEGLIGIBLE = 1e-12
+"""If the remaining squares are less than this share of all squares, they are rounding errors and are not tested."""
+MAX_REWEIGHTINGS = 100
+"""Each reweighting halves the weight of the farthest row, so some thirty make that weight negligible."""
 
 
 @dataclass(frozen=True)
 class SpectralFilter(Aggregator):
-    """The mean of the rows, without up to `max_byzantine` of them that stand out together.
+    """The mean of the rows, without up to `max_byzantine` rows that deviate along a common direction.
 
-    While the largest eigenvalue of the covariance is more than noise could have, the rows fall into two sides along
-    its direction, and the outermost of the smaller side is removed. Copies (see `products.copies`) count as one row,
-    their mean, since honest rows have noise of their own. Rows that lie farther than 3 typical distances from the
-    median are removed first. With fewer than 8 rows or columns a spectrum says nothing, and the median is taken.
+    While the largest eigenvalue of the covariance exceeds the bound for noise, the rows are split into two sides along
+    its eigenvector, and the outermost rows of the smaller side are removed. Copies (see `products.copies`) count as one
+    row, their mean, since honest rows have independent noise. Rows farther than 3 typical distances from the median are
+    removed first. With fewer than 8 rows or columns the result is the coordinate-wise median.
 
-    For f of c rows that lie about a mean in R^d, the error that is left is of the order of √(f/c)·(d/c)^¼ noise
-    standard deviations where d > c, since a smaller shift cannot be seen; it does not grow like √d, as the median's.
+    With f Byzantine rows of c rows in R^d the remaining error is of the order of √(f/c)·(d/c)^¼ noise standard
+    deviations where d > c, since a smaller shift cannot be detected; unlike the median's it does not grow like √d.
 
     Parameters
     ----------
     max_byzantine : bound on the Byzantine rows: a count (int), or a fraction of the rows (float); never half of them.
-    form : "removal", or "no-regret", which removes no row for its direction. While the eigenvalue is too large, w_i
-        shrinks by w_i·τ_i/(2 max τ), with τ_i a row's squared position along the direction, and all are brought back
-        to Σ w = 1, w_i ≤ 1/(c − max_byzantine) for c rows, by the smallest change in relative entropy.
+    form : "removal", or "no-regret", which lowers weights instead of removing rows. While the eigenvalue is too large,
+        w_i shrinks by w_i·τ_i/(2 max τ), with τ_i the squared coordinate of row i along the eigenvector; then the
+        weights are projected in relative entropy onto Σ w = 1, w_i ≤ 1/(c − max_byzantine) for c rows.
 
     Examples
     --------
@@ -88,182 +89,192 @@ class SpectralFilter(Aggregator):
         return self._weighed(updates, None)
 
     def _weighed(self, updates: Array, weights: Floats | None) -> Array:
-        """Weights: the noise of a row is taken to shrink with the root of its weight."""
+        """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
         rows, centre = int(updates.shape[0]), median(updates)
         bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
         if min(rows, updates.shape[1]) < FEWEST:
             return centre
         given = np.ones(rows) if weights is None else weights
         counts = given / given.max()
-        known, pull = reachable(updates, centre)
+        known, factors = clip_factors(updates, centre)
         if len(known) == 0:
             return centre
-        products = around(updates[known], centre, pull[known])
-        if not on_gpu(updates) or len(known) < MANY:  # of fewer rows a CPU is as fast, and leaves the GPU to others
+        products = around(updates[known], centre, factors[known])
+        if not on_gpu(updates) or len(known) < MANY:  # for few rows a CPU is as fast
             products = in_numpy(products)
-        near = _near(products.squares, counts[known], bound, rows - len(known))
+        near = _within_distance(products.squares, counts[known], bound, rows - len(known))
         if len(near) == 0:
             return centre
         if len(near) < len(known):
             known, products = known[near], products.among(near)
-        groups = products.copies(bound + 1)  # Byzantine rows, and the one that they copy
-        merged, heavy = averages(groups), np.zeros(groups.max() + 1)
-        np.maximum.at(heavy, groups, counts[known])
-        if len(heavy) < len(known):
-            products = products.merged(merged)
-        removable = max(0, min(bound - (rows - len(known)), (len(heavy) - 1) // 2))  # less those that are out already
-        if removable and len(heavy) < FEWEST:
+        groups = products.copies(bound + 1)  # at most the Byzantine rows and the row that they copy
+        means, group_counts = group_means(groups), np.zeros(groups.max() + 1)
+        np.maximum.at(group_counts, groups, counts[known])
+        if len(group_counts) < len(known):
+            products = products.merged(means)
+        removable = max(0, min(bound - (rows - len(known)), (len(group_counts) - 1) // 2))
+        if removable and len(group_counts) < FEWEST:
             return median(updates[known])
-        directions = min(len(heavy) - 1, updates.shape[1]) // 4
+        directions = min(len(group_counts) - 1, updates.shape[1]) // 4
         if self.form == "removal":
-            kept = _kept(products, heavy, removable, directions)
+            kept = _kept(products, group_counts, removable, directions)
         else:
-            heavy = _reweighted(products, heavy, removable, directions)
-            kept = np.flatnonzero(heavy)
-        shares = heavy[kept] / heavy[kept].sum() @ merged[kept] * pull[known]
-        inside = np.flatnonzero(shares)
-        return moved(updates[known[inside]], centre, shares[inside])
+            group_counts = _reweighted(products, group_counts, removable, directions)
+            kept = np.flatnonzero(group_counts)
+        shares = group_counts[kept] / group_counts[kept].sum() @ means[kept] * factors[known]
+        used = np.flatnonzero(shares)
+        return affine_combination(updates[known[used]], centre, shares[used])
 
 
-def _near(squares: Floats, counts: Floats, liars: int, gone: int) -> Ints:
-    """The rows within `FAR` typical distances of the median; of those beyond it liars − gone at most are left out.
+def _within_distance(squares: Floats, counts: Floats, max_byzantine: int, removed: int) -> Ints:
+    """The indices of the rows within `FAR` typical distances of the median.
 
-    Not for the lie that each of them is, which the spectrum would show, but for all together: where each lies in a
-    direction of its own, and far, they drag the mean along, and what all others then have in common passes for noise.
-    squares: (rows,) squared distances to the median. Nobody where half of the rows are one and the same, and these are
-    more than liars and whom they copy: then that is the answer.
+    At most max_byzantine − removed rows are left out, the farthest ones. A single far row would show in the spectrum.
+    Many far rows, each in another direction, would not: they raise the estimate of the noise, so that a common
+    deviation of other rows passes for noise. The result is empty if at least half of the rows are equal and these are
+    more than max_byzantine + 1; the aggregate then is the median.
+
+    squares: (rows,), squared distances to the median. counts: (rows,), weights.
     """
-    away = np.sqrt(np.maximum(squares, 0.0) * counts)
-    if np.median(away) == 0 and (away == 0).sum() > liars + 1:
+    distances = np.sqrt(np.maximum(squares, 0.0) * counts)
+    if np.median(distances) == 0 and (distances == 0).sum() > max_byzantine + 1:
         return np.arange(0)
-    farthest = np.argsort(-away, kind="stable")[: max(0, liars - gone)]
-    return np.delete(np.arange(len(away)), farthest[away[farthest] > FAR * typical_distance(away)])
+    farthest = np.argsort(-distances, kind="stable")[: max(0, max_byzantine - removed)]
+    too_far = farthest[distances[farthest] > FAR * typical_distance(distances)]
+    return np.delete(np.arange(len(distances)), too_far)
 
 
-def _kept(products: Products, counts: Floats, room: int, directions: int) -> Ints:
-    """The rows that stay, of which `room` at most may go; products: around any centre."""
+def _kept(products: Products, counts: Floats, removable: int, directions: int) -> Ints:
+    """The indices of the rows that are kept; at most `removable` are not. products: around any centre."""
     kept = np.arange(len(products))
-    while room > 0 and len(kept) >= FEWEST:
-        along = standing_out(products.among(kept).centred(counts[kept]), directions)
+    while removable > 0 and len(kept) >= FEWEST:
+        along = outlier_direction(products.among(kept).centred(counts[kept]), directions)
         if along is None:
             break
-        gone = len(products) - len(kept)
-        wanted = max(1 + len(kept) // 64, gone if len(products) >= MANY else 0)
-        outermost = _outermost(as_numpy(along), counts[kept], min(room, wanted), room)
+        removed = len(products) - len(kept)
+        wanted = max(1 + len(kept) // 64, removed if len(products) >= MANY else 0)
+        outermost = _outermost(as_numpy(along), counts[kept], min(removable, wanted), removable)
         if len(outermost) == 0:
             break
-        kept, room = np.delete(kept, outermost), room - len(outermost)
+        kept, removable = np.delete(kept, outermost), removable - len(outermost)
     return kept
 
 
-def _reweighted(products: Products, counts: Floats, room: int, directions: int) -> Floats:
-    """(rows,): the weights that stay, as if at most `room` rows had gone; of all turns those with the least spread.
+def _reweighted(products: Products, counts: Floats, removable: int, directions: int) -> Floats:
+    """(rows,): the counts times the weights of the no-regret form, which may remove the mass of `removable` rows.
 
-    products, counts: as in `_kept`. Zhu et al. (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean
-    estimation made simple, via regret minimization, 2020.
+    The iteration ends when no direction exceeds the bound for noise; if none of `MAX_REWEIGHTINGS` reaches that, the
+    weights with the smallest leading eigenvalue are returned. products, counts: as in `_kept`. Reference: Zhu et al.
+    (2023) after Hopkins, Li and Zhang, Robust and heavy-tailed mean estimation made simple, via regret minimization,
+    2020.
     """
-    if room == 0:
+    if removable == 0:
         return counts
-    most = counts.sum() / np.sort(counts)[: len(counts) - room].sum()  # the lightest of them may carry all
-    keeping: Floats = np.ones(len(products))
-    best, least = keeping, np.inf
-    for _ in range(TURNS):
-        # a weight of 1 is that of a row that is believed: the noise is judged by these
-        weighed = products.centred(counts * keeping / keeping.max())
-        along = standing_out(weighed, directions)
+    upper = counts.sum() / np.sort(counts)[: len(counts) - removable].sum()  # the lightest rows may carry all the mass
+    weights: Floats = np.ones(len(products))
+    best, smallest = weights, np.inf
+    for _ in range(MAX_REWEIGHTINGS):
+        # scaled so that a fully trusted row has weight 1: the noise is estimated from such rows
+        weighted = products.centred(counts * weights / weights.max())
+        along = outlier_direction(weighted, directions)
         if along is None:
-            return counts * keeping
-        spread = float(along @ weighed.times(along)) * keeping.max()
-        if spread < least:
-            best, least = keeping, spread
-        places = as_numpy(along) ** 2 / np.maximum(keeping, 1e-300)
-        keeping = _below(keeping * (1 - places / (2 * places.max())), most, counts)
+            return counts * weights
+        eigenvalue = float(along @ weighted.times(along)) * weights.max()
+        if eigenvalue < smallest:
+            best, smallest = weights, eigenvalue
+        scores = as_numpy(along) ** 2 / np.maximum(weights, 1e-300)
+        weights = _capped(weights * (1 - scores / (2 * scores.max())), upper, counts)
     return counts * best
 
 
-def _below(keeping: Floats, most: float, counts: Floats) -> Floats:
-    """min(most, s·keeping) with the s that makes the weighted mean 1: the nearest in relative entropy.
+def _capped(weights: Floats, upper: float, counts: Floats) -> Floats:
+    """min(upper, s·weights) with the s for which the mean weighted by the counts is 1.
 
-    >>> _below(np.array([1.0, 1.0, 1.0, 0.0]), 1.5, np.ones(4)).round(6).tolist()
+    This is the projection in relative entropy onto the weights of mean 1 that are at most `upper`.
+
+    >>> _capped(np.array([1.0, 1.0, 1.0, 0.0]), 1.5, np.ones(4)).round(6).tolist()
     [1.333333, 1.333333, 1.333333, 0.0]
     """
-    order = np.argsort(-keeping, kind="stable")
-    ranked, counted = keeping[order], counts[order]
-    # with the first j at the bound the others share what is left; the first j for which none of them is beyond it
-    left = counts.sum() - most * np.concatenate([[0.0], np.cumsum(counted)[:-1]])
+    order = np.argsort(-weights, kind="stable")
+    ranked, counted = weights[order], counts[order]
+    # factors[j]: of the others if the j largest are at the bound; the first j that respects the bound is used
+    left = counts.sum() - upper * np.concatenate([[0.0], np.cumsum(counted)[:-1]])
     factors = left / np.maximum(np.cumsum((ranked * counted)[::-1])[::-1], 1e-300)
-    fits = np.flatnonzero(factors * ranked <= most * (1 + 1e-12))
-    return np.minimum(most, keeping * (factors[fits[0]] if len(fits) else 1e300))
+    fits = np.flatnonzero(factors * ranked <= upper * (1 + 1e-12))
+    return np.minimum(upper, weights * (factors[fits[0]] if len(fits) else 1e300))
 
 
-def standing_out(products: Products, directions: int) -> Array | None:
-    """(rows,): where the rows stand along the leading direction, if it or one of the next is more than noise.
+def outlier_direction(products: Products, directions: int) -> Array | None:
+    """(rows,): the coordinates of the rows along the leading direction; None where all tested directions are noise.
 
-    products: around the mean. Each of the leading `directions` is judged by what is left without it and those before
-    it, so that one lie does not hide behind another. What noise may have falls with every direction that is taken away;
-    so where the first of a run of directions lies below what is allowed after its last, all do.
+    The leading direction is returned if any of the first `directions` eigenvalues exceeds the bound for noise. The
+    bound for an eigenvalue is estimated without its direction and all before it, so that one deviation does not raise
+    the bound for another. The bound decreases with every direction that is removed. Directions are therefore tested in
+    runs: if the first eigenvalue of a run is below the bound after its last direction, all of the run are.
+
+    products: around the mean.
     """
     if directions == 0 or not (products.squares > 0).any():
         return None
     values, vectors = products.leading(1)
-    leading, nothing = vectors[:, 0], NOTHING * float(products.squares.sum())
-    if values[0] > _noise_edge(_without(products, values, vectors, 1, 1), nothing):
+    leading, negligible = vectors[:, 0], NEGLIGIBLE * float(products.squares.sum())
+    if values[0] > _noise_edge(_without(products, values, vectors, 1, 1), negligible):
         return leading
     values, vectors = products.leading(directions)
     left, first, run = products, 1, 1
     while first <= directions:
         last = min(first + run - 1, directions)
         after = _without(left, values, vectors, first, last)
-        if values[-first] > _noise_edge(after, nothing):
+        if values[-first] > _noise_edge(after, negligible):
             for i in range(first, last + 1):
                 left = _without(left, values, vectors, i, i)
-                if values[-i] > _noise_edge(left, nothing):
+                if values[-i] > _noise_edge(left, negligible):
                     return leading
         left, first, run = after, last + 1, 2 * run
     return None
 
 
 def _without(products: Products, values: Array, vectors: Array, first: int, last: int) -> Products:
-    """The products without the first-largest to the last-largest direction."""
-    taken = slice(-last, 1 - first or None)
-    return products.without(values[taken], vectors[:, taken])
+    """The products without the directions of the first-largest to the last-largest eigenvalue."""
+    removed = slice(-last, 1 - first or None)
+    return products.without(values[removed], vectors[:, removed])
 
 
-def _noise_edge(products: Products, nothing: float) -> float:
-    """How large the largest eigenvalue of the products of pure noise may be, judged by robust moments.
+def _noise_edge(products: Products, negligible: float) -> float:
+    """The bound on the largest eigenvalue of the products of pure noise, from robust moments of the rows.
 
-    Rows of noise with covariance Σ have squared norms of mean tr Σ and products of variance tr Σ², as rows with
-    d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ have. Rows that lie suspiciously close to the
-    centre (copies of one lie, of which a direction was taken away) say nothing about noise. Where all squares together
-    are no more than `nothing`, there is no noise to be judged by.
+    Rows of noise with covariance Σ have squared norms of mean tr Σ and products of variance tr Σ², like rows with
+    d = (tr Σ)²/tr Σ² independent coordinates of variance tr Σ²/tr Σ. Rows much closer to the centre than the median are
+    left out of the estimate: they may be copies of a forged update whose direction was removed. The bound is infinite
+    where the sum of all squares is at most `negligible`.
     """
-    squares = np.maximum(products.squares, 0.0)  # which rounding may pass
-    if not squares.sum() > nothing:
+    squares = np.maximum(products.squares, 0.0)  # rounding may make them negative
+    if not squares.sum() > negligible:
         return np.inf
-    speaking = np.flatnonzero(squares >= 0.5 * _median(squares))
-    trace = _median(squares[speaking])
+    typical = np.flatnonzero(squares >= 0.5 * _median(squares))
+    trace = _median(squares[typical])
     variance = np.nan
-    if len(speaking) > 1:
-        variance = _median(products.squared_pairs(speaking)) / MEDIAN_CHI_SQUARED
+    if len(typical) > 1:
+        variance = _median(products.squared_pairs(typical)) / MEDIAN_CHI_SQUARED
     if not (trace > 0 and variance > 0):
-        return np.inf  # nothing is left to compare with
+        return np.inf
     rows, dim = np.sqrt(len(products) - 1.0), trace / np.sqrt(variance)
     spread = (rows + dim) * (1 / rows + 1 / dim) ** (1 / 3)
     return float(variance / trace * ((rows + dim) ** 2 + TRACY_WIDOM * spread))
 
 
 def _median(values: Array) -> float:
-    """As `np.median`, without what that looks at first."""
+    """As `np.median`, without its checks."""
     low, high = (len(values) - 1) // 2, len(values) // 2
     ranked = np.partition(values, (low, high)) if is_numpy_array(values) else namespace(values).sort(values)
     return float((ranked[low] + ranked[high]) / 2)
 
 
-def _outermost(along: Floats, counts: Floats, wanted: int, room: int) -> Ints:
-    """The outermost `wanted` rows, at most, of the smaller of two sides.
+def _outermost(along: Floats, counts: Floats, wanted: int, removable: int) -> Ints:
+    """The indices of at most `wanted` rows: the outermost of the lighter of two sides.
 
-    The sides are those of 2-means on the line. Where both weigh the same, nothing says who lies: one of each goes, if
-    there is room for both.
+    The sides are the two clusters of 2-means on the line. Where both have the same weight, one row of each is returned,
+    or none if only one is removable.
     """
     order = np.argsort(along, kind="stable")
     before = np.cumsum(along[order])[:-1]
@@ -275,4 +286,4 @@ def _outermost(along: Floats, counts: Floats, wanted: int, room: int) -> Ints:
         return order[: min(wanted, cut)]
     if high < low:
         return order[max(cut, len(along) - wanted) :]
-    return order[[0, -1]] if room > 1 else order[:0]
+    return order[[0, -1]] if removable > 1 else order[:0]

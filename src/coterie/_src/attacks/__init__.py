@@ -1,8 +1,8 @@
-"""What Byzantine clients send instead.
+"""Attacks: what Byzantine clients send instead of their honest replies.
 
-An attack is two separate choices that compose: a *target* (which cluster the Byzantine clients claim) and a *payload*
-(what they send there). Both see everything an omniscient adversary would, and only the rows of Byzantine clients are
-rewritten. How strong it is may be a number, the attack's own published rule, or whatever hurts the server's rule most.
+An attack combines a *target* (the cluster that the Byzantine clients claim) and a *payload* (the updates that they send
+there). Both see everything, as an omniscient adversary does, and only the rows of Byzantine clients are replaced. The
+strength of an attack is a number, the one that its authors published, or the one that moves the server's rule farthest.
 """
 
 from coterie._src.attacks import crafted, payloads, targets

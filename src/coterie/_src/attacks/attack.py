@@ -1,4 +1,4 @@
-"""A payload sent to a target, with a strength."""
+"""An attack: a payload, a target and a strength."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie._src.client import respond
 
 WORST: Final = "worst"
 COARSE, FINE = 2.0 ** np.arange(-5, 6), 2.0 ** np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75])
-"""The strengths that a search tries, and the factors around the best of them."""
+"""The strengths that the search tries, and the factors by which it refines the best of them."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Attack:
     ----------
     payload : what Byzantine clients send: a `Payload`, or a function (view, scale=…) -> Forgery.
     target : which cluster they claim: a `Target`, or a function (view) -> labels.
-    scale : the payload's one number; None for the one that its authors give, "worst" for the one that moves the
-        server's rule farthest, found anew in every round by a line search (the optimised attacks of Allouah et al.,
+    scale : the payload's strength; None for the published one, "worst" for the one that moves the server's rule
+        farthest, found in every round by a line search (the optimised attacks of Allouah et al.,
         Fixing by mixing, 2023).
-    sleep : rounds in which the Byzantine clients first answer by their own data.
+    sleep : the number of first rounds in which the Byzantine clients send honest replies from their own data.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Attack:
         return _worst(payload, view) if self.scale == WORST else payload(view, self.scale)
 
     def _with_claims(self, view: View) -> View:
-        """The view with the clusters that the Byzantine clients claim among its labels."""
+        """The view with the labels of the Byzantine clients set to the clusters that they claim."""
         payload, centres = cast(Payload, self.payload), view.centres
         if payload.working_centres is not None and self.scale != WORST:
             scale = payload.published_scale if self.scale is None else self.scale
@@ -77,16 +77,16 @@ class Attack:
 
 
 def _worst(payload: Payload, view: View) -> Forgery:
-    """The forgery that moves the server's rule farthest from the honest mean, over all clusters it goes to."""
+    """The forged replies of the strength that moves the server's rule farthest from the honest means."""
     if view.aggregate is None:
-        raise ValueError("scale: the worst one is that for the server's rule; give it, SimulatedNetwork(aggregate=...)")
+        raise ValueError("scale: worst needs the server's rule; give it as SimulatedNetwork(aggregate=...)")
     published = payload(view)
     if not isinstance(published.updates, type(view.updates)):
-        return published  # malformed on purpose: no rule will see it
+        return published  # malformed on purpose: the intake refuses it before any rule
     state = view.rng.bit_generator.state
 
     def forged(scale: float) -> Forgery:
-        view.rng.bit_generator.state = state  # the same noise at every strength, and in what is sent
+        view.rng.bit_generator.state = state  # the same noise for every strength
         return payload(view, scale)
 
     tried = {scale: _damage(view, forged(scale)) for scale in COARSE.tolist()}
@@ -96,7 +96,7 @@ def _worst(payload: Payload, view: View) -> Forgery:
 
 
 def _damage(view: View, forged: Forgery) -> float:
-    """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where it is not a number."""
+    """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where that is not finite."""
     assert view.aggregate is not None
     total, forgeries = 0.0, cast(Array, forged.updates)
     for honest, byzantine in _attacked(view, forged):
@@ -107,7 +107,7 @@ def _damage(view: View, forged: Forgery) -> float:
 
 
 def _attacked(view: View, forged: Forgery) -> Iterator[tuple[Ints, Ints]]:
-    """Per attacked cluster the honest clients (among all m) and the Byzantine ones (among these)."""
+    """Yield, per attacked cluster, the indices of honest clients (among all m) and of Byzantine ones (among these)."""
     labels = np.asarray(forged.labels)
     for j in np.unique(labels).tolist():
         honest = np.flatnonzero(~view.is_byzantine & (view.labels == j))

@@ -1,4 +1,4 @@
-"""What an adversary sees and answers, and what an attack is composed of: a payload and a target."""
+"""What an adversary sees and sends, and the two parts of an attack: payload and target."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ class View(NamedTuple):
     Attributes
     ----------
     round : the round, or -1 before the first.
-    centres : (k, d) as broadcast, or None where the server asked for something else than a gradient.
+    centres : (k, d), as broadcast; None where the server did not ask for gradients.
     labels, updates : (m,) and (m, …), what all clients would send if they were honest.
     is_byzantine : (m,), which clients the adversary controls.
     task : what the Byzantine clients compute on their own data.
     aggregate : the server's rule, if the adversary knows it.
-    rng : the adversary's own randomness.
-    fixed : the server has fixed the labels, so that a claimed cluster means nothing.
+    rng : the adversary's random generator.
+    fixed : whether the server has fixed the labels, so that claimed clusters are ignored.
     question : what the server asked for.
-    cache : of the Byzantine clients from round to round; None where these are others in every round.
-    response : what the Byzantine clients answer at the centres that their payload works on, if these are not the
-        broadcast ones (see `Payload.working_centres`).
+    cache : the assignment cache of the Byzantine clients; None where they differ from round to round.
+    response : the honest response of the Byzantine clients at `Payload.working_centres`, if the payload has these.
     """
 
     round: int
@@ -64,9 +63,9 @@ class View(NamedTuple):
         return self.labels[self.is_byzantine]
 
     def honest_rows(self, cluster: int) -> Array:
-        """What the honest clients of a cluster would send, or all honest clients where it has none.
+        """The honest updates of a cluster, or of all honest clients where it has none.
 
-        Where no honest client is asked: what the Byzantine ones would send if they were honest.
+        Where no honest client takes part: what the Byzantine clients would send if they were honest.
         """
         if self.is_byzantine.all():
             return self.updates
@@ -75,7 +74,7 @@ class View(NamedTuple):
 
 
 class Forgery(NamedTuple):
-    """The replies of the Byzantine clients, in their order; entries may be malformed on purpose."""
+    """The forged replies of the Byzantine clients, in the order of the clients; entries may be malformed on purpose."""
 
     labels: Sequence[Any] | Ints
     updates: Sequence[Any] | Array
@@ -84,7 +83,7 @@ class Forgery(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An attack of the arena: a payload under a name, with a target and a strength."""
+    """An attack in the arena: a payload with a name, a target and a strength."""
 
     name: str
     target: str = "smallest"
@@ -94,18 +93,18 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Payload:
-    """What Byzantine clients send: the record of a name.
+    """What Byzantine clients send: the record of one payload.
 
     Parameters
     ----------
-    name : as the configuration and `ct.attack` have it.
-    summary : one line.
+    name : its name in the configuration and in `ct.attack`.
+    summary : one line for help and tables.
     forge : (view) -> Forgery, or (view, scale) with another strength than the published one; a pair of labels and
         updates will do.
     published_scale : the strength that its authors give, if it is one number.
-    working_centres : from the broadcast centres and the strength to those that the Byzantine clients work on instead,
-        their own choice of a cluster included; None: the broadcast ones.
-    arena : the attacks of the arena that it is part of.
+    working_centres : (broadcast centres, strength) -> the centres at which the Byzantine clients compute, also when
+        they choose their cluster; None: the broadcast centres.
+    arena : the attacks of the arena that use it.
     aliases : older names.
 
     Examples
@@ -134,7 +133,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Target:
-    """Which cluster the Byzantine clients claim: the record of a name."""
+    """Which cluster the Byzantine clients claim: the record of one target."""
 
     name: str
     summary: str
@@ -142,7 +141,7 @@ class Target:
     aliases: tuple[str, ...] = ()
 
     def __call__(self, view: View) -> Ints:
-        """The cluster of every Byzantine client, in their order."""
+        """The claimed cluster of every Byzantine client."""
         return self.choose(view)
 
     def __repr__(self) -> str:
@@ -150,20 +149,20 @@ class Target:
 
 
 def payload(name: str, summary: str, **options: Any) -> Callable[[Callable[..., Forgery]], Payload]:
-    """Make a function (view, scale=…) -> Forgery the payload of a name; options: those of `Payload`."""
+    """Decorator that makes a `Payload` of a function (view, scale=…) -> Forgery; options: fields of `Payload`."""
     return lambda forge: Payload(name, summary, forge, **options)
 
 
 def target(name: str, summary: str, **options: Any) -> Callable[[Callable[[View], Ints]], Target]:
-    """Make a function (view) -> labels the target of a name."""
+    """Decorator that makes a `Target` of a function (view) -> labels."""
     return lambda choose: Target(name, summary, choose, **options)
 
 
 def as_payload(forge: Payload | Callable[..., Any]) -> Payload:
-    """The payload itself, or a function as one."""
+    """Return a payload unchanged, and wrap a function as a payload."""
     return forge if isinstance(forge, Payload) else Payload(getattr(forge, "__name__", "custom"), "", forge)
 
 
 def as_target(choose: Target | Callable[[View], Ints]) -> Target:
-    """The target itself, or a function as one."""
+    """Return a target unchanged, and wrap a function as a target."""
     return choose if isinstance(choose, Target) else Target(getattr(choose, "__name__", "custom"), "", choose)

@@ -1,7 +1,7 @@
-"""Lies that are made from what the honest clients of a cluster send, so as not to stand out among them.
+"""Payloads computed from the honest updates of a cluster, so that the forged updates resemble them.
 
-Each takes the honest rows x_i of the claimed cluster (of all honest clients where it has none), with mean μ and
-coordinate-wise standard deviation s, and gives its formula in these terms.
+The formulas use the honest rows x_i of the claimed cluster (of all honest clients where it has none), their mean μ and
+their coordinate-wise standard deviation s.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from coterie._src.attacks.payloads import data_poisoning, paper
 from coterie._src.tasks import assign
 
 Craft = Callable[[Any, int, int], Array]
-"""From the honest rows of a cluster in float64, its number and the number of byzantine to their rows, or one for all."""
+"""(honest rows in float64, cluster, number of Byzantine clients) -> the forged rows, or one row for all of them."""
 
 
 def _forge(view: View, craft: Craft, in_place: bool = False) -> Forgery:
-    """in_place: the lie is made where the rows are, which may be a GPU; else on the CPU, by NumPy and SciPy."""
+    """The forged updates of all clusters; in_place: computed on the device of the rows, else on the CPU by NumPy."""
     xp, claimed = namespace(view.updates), view.claimed
     rows_sent = xp.empty(
         (view.byzantine_count, view.updates.shape[1]), dtype=view.updates.dtype, device=view.updates.device
@@ -41,10 +41,11 @@ def _forge(view: View, craft: Craft, in_place: bool = False) -> Forgery:
     arena=(Entry("ALIE"), Entry("ALIE, worst", scale="worst")),
 )
 def alie(view: View, scale: float | None = None) -> Forgery:
-    """μ − z·s, z = `scale`: a little is enough, if everybody does it.
+    """μ − z·s, z = `scale`: every Byzantine client sends the same small deviation.
 
-    By default the largest z at which the byzantine still win a median: with n rows of which f are lies,
-    z = Φ⁻¹((n − f − t)/(n − f)), t = ⌊n/2 + 1⌋ − f honest rows needed for a majority.
+    By default z is the largest for which the Byzantine clients still form a majority together with honest rows that lie
+    beyond them: with n rows of which f are Byzantine, z = Φ⁻¹((n − f − t)/(n − f)), where t = ⌊n/2 + 1⌋ − f honest rows
+    are needed for a majority.
     Reference: Baruch, Baruch and Goldberg, A little is enough, 2019.
     """
 
@@ -66,10 +67,10 @@ def alie(view: View, scale: float | None = None) -> Forgery:
     aliases=("disguised",),
 )
 def noisy_alie(view: View, scale: float = 1.5) -> Forgery:
-    """μ − z·s + s·g_i with g_i ~ N(0, I), z = `scale`: ALIE, but no two byzantine say the same.
+    """μ − z·s + s·g_i with g_i ~ N(0, I), z = `scale`: ALIE with independent noise for every Byzantine client.
 
-    Row by row they are as noisy as honest clients, so that only their number and their common shift can give them away.
-    After Baruch, Baruch and Goldberg, A little is enough, 2019, against rules that look for copies.
+    The forged rows are as noisy as honest ones, so that only their common shift can be detected. After Baruch, Baruch
+    and Goldberg, A little is enough, 2019, against rules that detect copies.
     """
 
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
@@ -94,7 +95,7 @@ def min_max(view: View, scale: float = 1.0) -> Forgery:
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
         mean, spread = rows.mean(axis=0), rows.std(axis=0)
         farthest = pdist(rows, "sqeuclidean").max() if len(rows) > 1 else 0.0
-        # ‖μ − x_i − γs‖² ≤ farthest for all i: the least of the positive roots
+        # ‖μ − x_i − γs‖² ≤ farthest for all i: the smallest of the positive roots
         offsets = mean - rows
         half, rest = offsets @ spread, (offsets**2).sum(axis=1) - farthest
         return mean - scale * float(_larger_root(spread @ spread, half, rest).min()) * spread
@@ -116,8 +117,8 @@ def min_sum(view: View, scale: float = 1.0) -> Forgery:
 
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
         mean, spread = rows.mean(axis=0), rows.std(axis=0)
-        most = squareform(pdist(rows, "sqeuclidean")).sum(axis=1).max()
-        rest = ((rows - mean) ** 2).sum() - most  # Σ‖μ − x_i − γs‖² = rest + most + nγ²‖s‖²: the middle term is 0
+        largest = squareform(pdist(rows, "sqeuclidean")).sum(axis=1).max()
+        rest = ((rows - mean) ** 2).sum() - largest  # Σ‖μ − x_i − γs‖² = rest + largest + nγ²‖s‖²: the linear term is 0
         return mean - scale * float(_larger_root(len(rows) * (spread @ spread), 0.0, rest)) * spread
 
     return _forge(view, craft)
@@ -130,11 +131,11 @@ def _larger_root(square: float, half: Any, rest: Any) -> Any:
     return (half + np.sqrt(np.maximum(half**2 - square * rest, 0.0))) / square
 
 
-@payload("mimic", "all copy the honest client that lies farthest out", published_scale=1.0, arena=(Entry("mimic"),))
+@payload("mimic", "all copy one honest client, the most extreme one", published_scale=1.0, arena=(Entry("mimic"),))
 def mimic(view: View, scale: float = 1.0) -> Forgery:
-    """All copy one honest client, the one farthest out along the direction in which they differ most.
+    """μ + scale·(x_i − μ): all copy one honest client, the most extreme along the leading principal direction.
 
-    Not one coordinate is implausible, and yet that client counts many times. μ + scale·(x_i − μ).
+    No coordinate is implausible, but that client is counted many times.
     Reference: Karimireddy, He and Jaggi, Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
     """
 
@@ -153,10 +154,10 @@ def mimic(view: View, scale: float = 1.0) -> Forgery:
     arena=(Entry("trimmed mean"),),
 )
 def trimmed_mean_attack(view: View, scale: float = 2.0) -> Forgery:
-    """Per coordinate just outside the honest range, on the side that μ points away from.
+    """Per coordinate a uniform value just outside the honest range, on the side opposite to the sign of μ.
 
-    Where μ > 0 a uniform value between the least one and b = `scale` times that (over b, if it is positive), where
-    μ < 0 the same beyond the largest.
+    Where μ > 0 it lies between the smallest honest value and that value times b = `scale` (divided by b if the value is
+    positive); where μ < 0 likewise beyond the largest.
     Reference: Fang et al., Local model poisoning attacks to Byzantine-robust federated learning, 2020.
     """
 
@@ -171,29 +172,29 @@ def trimmed_mean_attack(view: View, scale: float = 2.0) -> Forgery:
 
 @payload(
     "merge",
-    "drags a centre onto its nearest neighbour",
+    "moves a centre towards its nearest neighbour",
     published_scale=1.0,
     arena=(Entry("merge"), Entry("merge, worst", scale="worst")),
 )
 def merge(view: View, scale: float = 1.0) -> Forgery:
-    """μ + scale·ρ·(θ_j − θ_j′)/‖θ_j − θ_j′‖: drags θ_j onto its nearest neighbour θ_j′, until the clients change over.
+    """μ + scale·ρ·(θ_j − θ_j′)/‖θ_j − θ_j′‖: moves θ_j towards its nearest neighbour θ_j′, so that clusters merge.
 
-    ρ² is the mean squared distance of the honest rows to μ, so that with scale 1 a lie stands where they do.
-    With one centre, away from 0. Only clusters make it possible; we know of no earlier description.
+    ρ² is the mean squared distance of the honest rows to μ: with scale 1 a forged row is as far from μ as honest ones.
+    With one centre, the centre is moved away from 0. Specific to clustered learning; we know of no earlier description.
     """
 
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
         mean = rows.mean(axis=0)
-        reach = np.sqrt(((rows - mean) ** 2).sum(axis=1).mean())
+        radius = np.sqrt(((rows - mean) ** 2).sum(axis=1).mean())
         if view.centres is None:
             return mean
         centres = as_numpy(view.centres).astype(np.float64)
         gaps = centres[cluster] - centres
         lengths = np.linalg.norm(gaps, axis=1)
         if not lengths.any():
-            gaps, lengths = -centres, np.linalg.norm(centres, axis=1)  # the server goes against what it is sent
-        nearest = int(np.where(lengths > 0, lengths, np.inf).argmin())  # the nearest that is not there already
-        return mean + scale * reach * gaps[nearest] / max(float(lengths[nearest]), 1e-300)
+            gaps, lengths = -centres, np.linalg.norm(centres, axis=1)  # the server's step is against the update
+        nearest = int(np.where(lengths > 0, lengths, np.inf).argmin())  # the nearest centre that differs from this one
+        return mean + scale * radius * gaps[nearest] / max(float(lengths[nearest]), 1e-300)
 
     return _forge(view, craft)
 
@@ -202,9 +203,9 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
     "cross-mimic", "copies of honest updates of other clusters", published_scale=1.0, arena=(Entry("cross-mimic"),)
 )
 def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
-    """Copies of what honest clients of other clusters send, claimed for this one; scale·x_i of each in turn.
+    """scale·x_i: copies of the updates of honest clients of other clusters, in turn, claimed for this cluster.
 
-    The mimic of Karimireddy, He and Jaggi (2022) across clusters: every single reply is an honest one.
+    The mimic attack of Karimireddy, He and Jaggi (2022) across clusters: every update is that of an honest client.
     """
     updates = as_numpy(view.updates).astype(np.float64)
 
@@ -223,10 +224,11 @@ def cross_mimic(view: View, scale: float = 1.0) -> Forgery:
     arena=(Entry("seed capture", target="own"),),
 )
 def seed_capture(view: View, scale: float = 1.0) -> Forgery:
-    """Aims at the start: all send one point before the first round, then the paper's lie to the clusters they claim.
+    """An attack on the start: all send one common point before the first round, and the `paper` payload afterwards.
 
-    The point is μ + scale·ρ·u with u a random direction: dense, and no farther out than an honest client. What seeding
-    must withstand in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed mean, 2024.
+    The point is μ + scale·ρ·u with u a random direction: a dense group, no farther from μ than an honest client.
+    Seeding must withstand such a group in Jana, Fan and Kulkarni, A general theory for robust clustering via trimmed
+    mean, 2024.
     """
     if view.round >= 0:
         return paper(view)
@@ -234,8 +236,8 @@ def seed_capture(view: View, scale: float = 1.0) -> Forgery:
 
     def craft(rows: Floats, cluster: int, byzantine: int) -> Array:
         mean = rows.mean(axis=0)
-        reach = np.sqrt(((rows - mean) ** 2).sum(axis=1).mean())
-        return mean + scale * reach * direction / np.linalg.norm(direction)
+        radius = np.sqrt(((rows - mean) ** 2).sum(axis=1).mean())
+        return mean + scale * radius * direction / np.linalg.norm(direction)
 
     return _forge(view, craft)
 
@@ -247,10 +249,10 @@ def seed_capture(view: View, scale: float = 1.0) -> Forgery:
     arena=(Entry("phantom", target="own"),),
 )
 def phantom(view: View, scale: float = 1.0) -> Forgery:
-    """A cluster that does not exist: all compute honestly on data that (−1, …, −1)·scale/√d explains (`Task.with_targets_from`).
+    """∇F_i(θ) of made-up data, with targets from the model (−1, …, −1)·scale/√d (`Task.with_targets_from`).
 
-    So their answers fit together in every round, in the start as well, and they look for a centre of their own: ∇F_i(θ)
-    of data that are made up. Only an unknown k makes it possible; we know of no earlier description.
+    The replies are consistent in every round, the start included, like those of one more cluster, so that the server
+    may give it a centre. Specific to an unknown k; we know of no earlier description.
     """
     example = view.updates[:1, :] if view.centres is None else view.centres[:1, :]
     model: Array = like(np.full((1, view.task.dim), -scale / np.sqrt(view.task.dim)), example)

@@ -1,4 +1,4 @@
-"""What is sent, where no statistics of the honest clients are needed but their mean."""
+"""Payloads that need no statistics of the honest clients except their mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coterie._src.arrays import as_numpy, cast, like, namespace
 from coterie._src.attacks.base import Entry, Forgery, View, payload
 
 PAPER = 3.0
-"""The number of the paper's experiments, and the strength of the plain attacks unless told otherwise."""
+"""The strength in the paper's experiments, and the default of the simple attacks."""
 
 
 @payload(
@@ -22,10 +22,10 @@ PAPER = 3.0
     aliases=("none",),
 )
 def data_poisoning(view: View, scale: float = PAPER) -> Forgery:
-    """∇F_i(θ), the honest answer of their own data, for the cluster they claim.
+    """∇F_i(θ), the honest update on the client's own data, for the cluster that it claims; `scale` is not used.
 
-    What the data are is the problem's matter: in the synthetic ones the optimum of a Byzantine client is none of the k
-    (the paper's experiments). No strength to choose.
+    The data are poisoned by the problem: in the synthetic ones the optimum of a Byzantine client is none of the k
+    centres (the paper's experiments).
     """
     return _at_scaled_centres(view, 1.0)
 
@@ -38,7 +38,7 @@ def data_poisoning(view: View, scale: float = PAPER) -> Forgery:
     arena=(Entry("paper", target="own"),),
 )
 def paper(view: View, scale: float = PAPER) -> Forgery:
-    """∇F_i(scale·θ). With their own target the Byzantine clients also choose their cluster by these centres."""
+    """∇F_i(scale·θ). With the target `own` the Byzantine clients also choose their cluster by these centres."""
     return _at_scaled_centres(view, scale)
 
 
@@ -63,7 +63,7 @@ def _at_scaled_centres(view: View, scale: float) -> Forgery:
     ),
 )
 def sign_flip(view: View, scale: float = PAPER) -> Forgery:
-    """−scale × the mean honest update of the claimed cluster (of all honest clients where it has none)."""
+    """−scale·μ, with μ the mean honest update of the claimed cluster (of all honest clients where it has none)."""
     xp, claimed = namespace(view.updates), view.claimed
     flipped = {j: -scale * xp.mean(view.honest_rows(j), axis=0) for j in np.unique(claimed).tolist()}
     return Forgery(claimed, xp.stack([flipped[j] for j in claimed.tolist()]))
@@ -71,14 +71,14 @@ def sign_flip(view: View, scale: float = PAPER) -> Forgery:
 
 @payload(
     "ipm",
-    "inner-product manipulation: a sign flip too small to stand out",
+    "inner-product manipulation: a small sign flip that is hard to detect",
     published_scale=0.5,
     arena=(Entry("IPM"), Entry("IPM, worst", scale="worst")),
 )
 def inner_product(view: View, scale: float = 0.5) -> Forgery:
-    """−ε × the mean honest update of the claimed cluster: the sign flip, too small to stand out.
+    """−ε·μ, ε = `scale`, with μ as in `sign_flip`: a sign flip that is small enough to be hard to detect.
 
-    While the mean of all rows still points the right way, the loss falls, only slowly; with many Byzantine rows it rises.
+    With few Byzantine rows the mean of all rows is still a descent direction, but shorter; with many it is not.
     Reference: Xie, Koyejo and Gupta, Fall of empires, 2019.
     """
     return sign_flip(view, scale)
@@ -86,9 +86,9 @@ def inner_product(view: View, scale: float = 0.5) -> Forgery:
 
 @payload("label-flip", "the gradient of their own data with flipped targets", arena=(Entry("label flip"),))
 def label_flip(view: View, scale: float = PAPER) -> Forgery:
-    """∇F_i(θ) of their own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
+    """∇F_i(θ) on the client's own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
 
-    No strength to choose. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
+    `scale` is not used. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
     systems, 2020.
     """
     flipped = view.task.flipped()
@@ -106,7 +106,7 @@ def label_flip(view: View, scale: float = PAPER) -> Forgery:
     arena=(Entry("huge noise", scale=1e4),),
 )
 def gaussian(view: View, scale: float = PAPER) -> Forgery:
-    """Noise: independent N(0, scale²) in every coordinate."""
+    """Independent N(0, scale²) noise in every coordinate."""
     noise = scale * view.rng.standard_normal((view.byzantine_count, view.updates.shape[1]))
     return Forgery(view.claimed, like(noise, view.updates))
 
@@ -125,8 +125,10 @@ def constant(view: View, scale: float = PAPER) -> Forgery:
     arena=(Entry("garbage", target="own"),),
 )
 def garbage(view: View, scale: float = PAPER) -> Forgery:
-    """Every way to be malformed in turn: NaN, Inf, wrong length, wrong dtype, text, nothing, labels that
-    do not exist, a stale round, and every reply twice."""
+    """Malformed replies of every kind in turn, each sent twice.
+
+    NaN, infinity, wrong length, wrong dtype, text, None, labels that do not exist, and a stale round.
+    """
     honest = view.updates[view.is_byzantine]
     spoils: list[Callable[[Any], Any]] = [
         lambda row: row * float("nan"),
@@ -140,12 +142,12 @@ def garbage(view: View, scale: float = PAPER) -> Forgery:
     wrong_labels: list[Any] = [view.clusters, -1, 2**70, "0", None, 0.5, True]
     turn = [i + max(view.round, 0) for i in range(view.byzantine_count)]
     updates = [spoils[t % len(spoils)](honest[i]) for i, t in enumerate(turn)]
-    # a healthy update (the last spoil) comes with a wrong label or, every other time, a stale round
-    healthy = [t % len(spoils) == len(spoils) - 1 for t in turn]
-    stale = [h and (t // len(spoils)) % 2 == 1 for h, t in zip(healthy, turn, strict=True)]
+    # a well-formed update (the last of `spoils`) gets a wrong label or, every other time, a stale round
+    well_formed = [t % len(spoils) == len(spoils) - 1 for t in turn]
+    stale = [h and (t // len(spoils)) % 2 == 1 for h, t in zip(well_formed, turn, strict=True)]
     labels: list[Any] = view.claimed.tolist()
     for i, t in enumerate(turn):
-        if healthy[i] and not stale[i]:
+        if well_formed[i] and not stale[i]:
             labels[i] = wrong_labels[(t // len(spoils)) % len(wrong_labels)]
     rounds = [view.round - 1 if late else view.round for late in stale]
     return Forgery(labels, updates, rounds, repeated=True)

@@ -12,7 +12,7 @@ from coterie._src.experiments.engines import Engine, Interrupted, Job, OnProgres
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.problems import MixedRegression
-from coterie._src.kernels.cuda.aggregation import MOST_CLIENTS
+from coterie._src.kernels.cuda.aggregation import MAX_CLIENTS
 from coterie._src.kernels.cuda.runtime import available
 
 MEMORY_SHARE = 0.4
@@ -34,7 +34,7 @@ def check_device(config: Config) -> None:
     needed = {
         "problem.kind": (isinstance(problem, MixedRegression), "mixed-regression"),
         "problem.samples": (few, f"one number for all clients, at most {MOST_SAMPLES}"),
-        "problem.clients": (clients <= MOST_CLIENTS, f"at most {MOST_CLIENTS}"),
+        "problem.clients": (clients <= MAX_CLIENTS, f"at most {MAX_CLIENTS}"),
         "problem.dtype": (getattr(problem, "dtype", "") == "float32", "float32"),
         "attack.kind": (config.attack.kind == "paper" and config.attack.target == "own", "paper with target own"),
         "attack.scale": (config.attack.scale != "worst", "a number"),

@@ -62,7 +62,7 @@ def draw(config: Config, trials: Sequence[int], device: str) -> Draws:
         truths.append(truth)
         given = config.algorithm.init, problem.clusters, d, truth, config.algorithm.warm, problem.dtype
         starts.append(first_centres(*given, stream(seed, trial, "start")))
-        parameters.append(layout.behind().astype(np.float32))
+        parameters.append(layout.client_parameters().astype(np.float32))
     own = torch.from_numpy(np.stack(parameters)).to(device)
     targets.mul_(math.sqrt(problem.noise_variance)).add_((features @ own[..., None])[..., 0])
     scale = PAPER if config.attack.scale == "auto" else config.attack.scale

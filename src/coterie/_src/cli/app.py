@@ -1,4 +1,4 @@
-"""What all commands share: the application, options, Ctrl-C, and how a mistake is told."""
+"""The application, and what all commands share: options, Ctrl-C, error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Byzantine-robust clustered federated learning: find the clusters of clients and learn one model "
-    "for each, while some of the clients lie.\n\nStart with `coterie run`; `coterie config` explains every key.",
+    "for each, although some clients are Byzantine and send arbitrary updates.\n\n"
+    "Start with `coterie run`; `coterie config` explains every key.",
 )
 
 
@@ -43,7 +44,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Read the options that stand before the command."""
+    """Options before the name of the command."""
 
 
 ConfigFile = Annotated[
@@ -56,7 +57,7 @@ Overrides = Annotated[
 
 
 class CtrlC:
-    """Turns the first Ctrl-C into a question that the run asks at safe points; a second one ends at once."""
+    """A context that records the first Ctrl-C, so that a run stops at a safe point; a second one interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -73,8 +74,8 @@ class CtrlC:
         signal.signal(signal.SIGINT, self.before)
 
 
-def tell_doubts(configs: Sequence[Config]) -> None:
-    """One line on stderr for each thing that is allowed, but hardly meant; the last of a kind for many."""
+def print_doubts(configs: Sequence[Config]) -> None:
+    """Print a note on stderr for settings that are valid but probably not intended, one for each kind of doubt."""
     from coterie._src.experiments.doubts import doubts
 
     for line in {kind: line for config in configs for kind, line in doubts(config).items()}.values():
@@ -82,23 +83,23 @@ def tell_doubts(configs: Sequence[Config]) -> None:
 
 
 def dated_folder() -> Path:
-    """Where results go when the user names no place."""
+    """The default folder of results."""
     name = datetime.now().strftime("%Y%m%d-%H%M%S")
-    places = (Path("runs") / f"{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-    return next(place for place in places if not place.exists())
+    folders = (Path("runs") / f"{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    return next(folder for folder in folders if not folder.exists())
 
 
 def output_console() -> Console:
-    """Standard output: as wide as the terminal, or wide enough for any table where there is none."""
+    """A console on standard output, as wide as the terminal; without a terminal, wide enough for any table."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
 
 
 def entry() -> None:
-    """What the `coterie` command runs: a bad input is one line on stderr and exit code 2."""
+    """The entry point of the `coterie` command; invalid input gives one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without α must not cost the results
+            stream.reconfigure(errors="replace")  # do not fail on a terminal that cannot print α
     warnings.filterwarnings("default", r".* is now called ", DeprecationWarning)
     warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
     try:
@@ -114,21 +115,21 @@ def entry() -> None:
     except MemoryError:
         _fail("not enough memory for this problem; lower problem.clients, problem.samples or problem.dim", 1)
     except Exception as error:
-        mistake: Any = error
-        if not hasattr(mistake, "format_message"):
+        usage_error: Any = error
+        if not hasattr(usage_error, "format_message"):
             raise
-        _fail_to_understand(mistake)
+        _fail_on_usage(usage_error)
 
 
-def _fail_to_understand(mistake: Any) -> None:
-    """Say what is wrong with the command line; mistake: the parser's, whose class differs from version to version."""
-    place = getattr(getattr(mistake, "ctx", None), "command_path", "coterie")
-    sentences = re.split(r"(?<=[.?])\s+", " ".join(mistake.format_message().split()))
-    message = " ".join(dict.fromkeys(sentences))  # some parsers suggest the same thing twice
-    if type(mistake).__name__ == "NoArgsIsHelpError":
-        mistake.show()
-        raise SystemExit(mistake.exit_code)
-    _fail(f"{message.rstrip('.')} (see `{place} --help`)", mistake.exit_code)
+def _fail_on_usage(error: Any) -> None:
+    """Print an error of the command line and exit; error: the parser's, whose class differs between versions."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "coterie")
+    sentences = re.split(r"(?<=[.?])\s+", " ".join(error.format_message().split()))
+    message = " ".join(dict.fromkeys(sentences))  # some parsers repeat a suggestion
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        raise SystemExit(error.exit_code)
+    _fail(f"{message.rstrip('.')} (see `{command} --help`)", error.exit_code)
 
 
 def _fail(message: str, code: int) -> None:

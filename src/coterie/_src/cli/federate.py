@@ -58,11 +58,12 @@ def up(
     OUT/README.md says who gets and starts what. Connections are encrypted, and the server knows a site by its key.
     """
     from coterie._src.experiments import read_config
+    from coterie._src.experiments.problems import Folder
 
     with _needing_flower():
         from coterie._src.federation.deployment import write_deployment
     chosen = read_config(config, changes or [])
-    if chosen.problem.kind == "folder" and features < 1 and not chosen.problem.columns:
+    if isinstance(chosen.problem, Folder) and features < 1 and not chosen.problem.columns:
         raise ValueError(
             'problem.columns: name the sites\' feature columns, e.g. --set \'problem.columns=["age", "dose"]\', or say'
             " --features how many there are, in the same order everywhere"
@@ -151,7 +152,7 @@ def audit(
         from coterie._src.federation.checkpoint import AUDIT, Checkpoint
         from coterie._src.federation.report import audit_table
     from coterie._src.plot import audit_map
-    from coterie._src.report import whereabouts
+    from coterie._src.report import cluster_members
 
     if not (folder / AUDIT).is_file():
         raise ValueError(f"{folder / AUDIT}: no such file; a federation writes one")
@@ -165,7 +166,7 @@ def audit(
     else:
         print(f"Nobody stands out among {len(clients)} clients in {max(row['round'] for row in rows)} rounds.")
     in_order = sorted(clients, key=lambda one: one.client)
-    print(*whereabouts((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
+    print(*cluster_members((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
     sizes = Counter(one.cluster for one in clients if one.cluster >= 0)
     if any(size < MIN_COMPARED for size in sizes.values()):
         print(f"In a cluster of fewer than {MIN_COMPARED} nobody can stand out.")

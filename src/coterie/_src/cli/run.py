@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, tell_doubts
+from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, print_doubts
 
 if TYPE_CHECKING:
     from coterie._src.experiments import Config, RunFolder, TrialResult
@@ -63,23 +63,23 @@ def run(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="A method; `coterie list methods` names them. Repeatable; default: coterie, the paper's methods and the "
-            "points of reference.",
+            help="A method; `coterie list methods` names them. Repeatable; default: coterie, the paper's methods and "
+            "the baselines.",
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Independent repetitions.", show_default="10")] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default="0")] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results, new or empty. Default: runs/DATE-TIME; with --json none."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Compare methods on a problem: a table, a convergence plot, a per-client audit, and all numbers in a folder.
+    """Compare methods on a problem; print a table, and write all results to a folder.
 
-    The folder holds config.toml (`coterie run DIR/config.toml` gives the same numbers again), summary.json,
-    trials.csv, rounds.csv, audit.csv, centres/ and convergence.png (for networks also clusters.csv; `coterie.load(DIR)`
-    gives the models back). Ctrl-C keeps what is finished.
+    The folder contains config.toml (`coterie run DIR/config.toml` repeats the run with the same results), summary.json,
+    trials.csv, rounds.csv, audit.csv (per client), centres/ and convergence.png; for networks also clusters.csv.
+    `coterie.load(DIR)` reads the models. After Ctrl-C the finished trials are kept.
     """
     from coterie._src.experiments import RunFolder, check, read_config
 
@@ -91,8 +91,8 @@ def run(
     check(chosen)
     if chosen.run.device != "cpu" and chosen.problem.has_parameters:
         raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
-    place = out or (None if as_json else dated_folder())
-    folder = None if place is None else RunFolder(place, chosen)
+    path = out or (None if as_json else dated_folder())
+    folder = None if path is None else RunFolder(path, chosen)
     _run(chosen, folder, as_json)
 
 
@@ -104,7 +104,7 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
     with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
         if folder is not None:
             folder.open()
-        tell_doubts([chosen])
+        print_doubts([chosen])
         try:
             for result in run_trials(chosen, report_rounds, interrupted):
                 results.append(result)
@@ -145,7 +145,7 @@ def _title(chosen: Config) -> str:
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie._src.experiments import summarise
     from coterie._src.experiments.methods import METHODS
-    from coterie._src.report import accuracy_table, as_table, whereabouts
+    from coterie._src.report import accuracy_table, as_table, cluster_members
 
     console = output_console()
     console.print(as_table(summarise(results), _title(chosen), console.width))
@@ -154,13 +154,13 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
     if not chosen.problem.has_truth:
         for method, found in results[0].methods.items():
             if METHODS[method].clusters_clients:
-                lines = whereabouts((str(row["client"]), row["cluster"]) for row in found.audit)
+                lines = cluster_members((str(row["client"]), row["cluster"]) for row in found.audit)
                 print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
                 break
 
 
 class ProgressBar:
-    """A bar on stderr with trials, rounds and the time left; silent where stderr is no terminal."""
+    """A progress bar on stderr with trials, rounds and the remaining time; hidden if stderr is no terminal."""
 
     def __init__(self, chosen: Config) -> None:
         rounds = chosen.algorithm.rounds

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, tell_doubts
+from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, print_doubts
 
 if TYPE_CHECKING:
     from coterie._src.experiments.database import Database
@@ -91,7 +91,7 @@ def run_grid(
 
     for config in grid.configs:
         check(config)
-    tell_doubts(grid.configs)
+    print_doubts(grid.configs)
     finished = (folder / FILE).is_file() and not jobs_left(grid, Database(folder))
     if grid.configs[0].run.device != "cpu" and not finished:  # a finished grid is read without a GPU
         chosen = device_engine_for(grid, engine, workers)

@@ -1,4 +1,4 @@
-"""The user's own clients: a folder with one file per client. No file is ever unpickled."""
+"""Clients from a folder with one file per client. No file is unpickled."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def read_folder(
     intercept: bool = False,
     dtype: DTypeLike = np.float32,
 ) -> Clients:
-    """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client, named after the file; or one file.
+    """Clients from a folder of `.csv`, `.parquet` or `.npz` files, one per client and named after it; or from one file.
 
-    In an `.npz` file every array is a column (n,), or a group of columns (n, p) called `name[0]`, `name[1]`, …. What
-    cannot be read is a ValueError that names file, column and row.
+    In an `.npz` file every array is a column (n,), or a group of columns (n, p) named `name[0]`, `name[1]`, …. Values
+    that cannot be read raise a ValueError that names file, column and row.
 
     Parameters
     ----------
@@ -41,10 +41,10 @@ def read_folder(
     target : str or None, default "y"
         The column to predict; None: all columns are samples (mean estimation).
     columns : sequence of str, optional
-        The features, in this order; what else a file has is not read. By default all files have the same columns, and
+        The features, in this order; other columns are not read. By default all files have the same columns, and
         all but the target are features, in the order of the first file.
     offset, scale : sequence of float, optional
-        A feature is taken less its offset, over its scale; a number for each.
+        A feature becomes (feature − offset)/scale; a number for each. By default unchanged.
     intercept : bool, default False
         Add a column of ones.
     dtype : data type, default float32
@@ -69,7 +69,7 @@ def read_folder(
     names = [file.stem for file in files]
     if len(set(names)) != len(names):
         twice = next(file for file in files if names.count(file.stem) > 1)
-        raise ValueError(f"{twice}: another file of the folder has the name {twice.stem}, too; clients go by it")
+        raise ValueError(f"{twice}: another file of the folder has the name {twice.stem}, too; names must differ")
     wanted = [*columns, *([] if target is None else [target])] if columns else []
     if len(set(wanted)) != len(wanted):
         raise ValueError("problem.columns: each feature once, and the target is none of them")
@@ -84,9 +84,9 @@ def read_folder(
         elif target not in order:
             raise ValueError(f"{file}: no column {target!r}; it has {', '.join(order)}")
         else:
-            place = order.index(target)
-            features.append(np.delete(values, place, axis=1))
-            targets.append(values[:, place])
+            index = order.index(target)
+            features.append(np.delete(values, index, axis=1))
+            targets.append(values[:, index])
         sizes.append(len(values))
     x = np.concatenate(features)
     if x.shape[1] == 0 and not intercept:
@@ -99,7 +99,7 @@ def read_folder(
 
 
 def rescaled(features: NDArray[Any], offset: Sequence[float], scale: Sequence[float]) -> NDArray[Any]:
-    """(n, p) -> (n, p): every column less its offset, over its scale; empty: as it is.
+    """(n, p) -> (n, p): (column − offset)/scale for every column; empty: unchanged.
 
     >>> rescaled(np.array([[50.0, 1.0]]), [35.0, 0.0], [15.0, 2.0]).tolist()
     [[1.0, 0.5]]
@@ -115,14 +115,14 @@ def rescaled(features: NDArray[Any], offset: Sequence[float], scale: Sequence[fl
 
 
 def feature_names(path: str | Path, target: str | None, columns: Sequence[str] = ()) -> list[str]:
-    """What the features of `read_folder` are called, in their order, without the intercept."""
+    """The names of the features of `read_folder`, in their order, without the intercept."""
     if columns:
         return list(columns)
     return [name for name in _read(_files(Path(path))[0], np.float64, ())[0] if name != target]
 
 
 def _files(folder: Path) -> list[Path]:
-    """One for each client, in the order of their names."""
+    """The files of the clients, in the order of their names."""
     if not folder.is_dir() and not folder.is_file():
         raise ValueError(f"{folder}: no such folder or file")
     inside = sorted(folder.iterdir()) if folder.is_dir() else [folder]
@@ -143,7 +143,7 @@ def _matching_columns(file: Path, names: list[str], columns: list[str], first: s
 
 
 def _read(file: Path, dtype: DTypeLike, wanted: Sequence[str]) -> Table:
-    """wanted: the columns to read; none for all."""
+    """The columns of one file, checked; wanted: the columns to read; empty: all."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
     names, values = readers[file.suffix.lower()](file, wanted)
     for name in wanted:
@@ -155,7 +155,7 @@ def _read(file: Path, dtype: DTypeLike, wanted: Sequence[str]) -> Table:
     if len(values) == 0:
         raise ValueError(f"{file}: holds no sample")
     _refuse_first(file, names, values, ~np.isfinite(values), "is not a finite number")
-    largest = float(np.sqrt(np.finfo(dtype).max))  # a loss squares it
+    largest = float(np.sqrt(np.finfo(dtype).max))  # so that its square is finite
     _refuse_first(file, names, values, np.abs(values) > largest, f"is too large for {np.dtype(dtype)}: rescale it")
     return names, values
 
@@ -180,11 +180,11 @@ def _read_csv(file: Path, wanted: Sequence[str]) -> Table:
         if len(row) != len(names):
             raise ValueError(f"{file}: row {number} has {len(row)} cells, the header names {len(names)} columns")
     if wanted:
-        places = [place for place, name in enumerate(names) if name in wanted]
-        names, rows = [names[place] for place in places], [[row[place] for place in places] for row in rows]
+        chosen = [i for i, name in enumerate(names) if name in wanted]
+        names, rows = [names[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
     try:
         return names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    except ValueError:  # name the first cell that is to blame
+    except ValueError:  # find the first cell that is not a number
         for number, row in enumerate(rows, 1):
             for name, cell in zip(names, row, strict=True):
                 if not _is_number(cell):
@@ -242,8 +242,8 @@ def _read_npz(file: Path, wanted: Sequence[str]) -> Table:
         raise ValueError(f"{file}: cannot be read as .npz ({error})") from None
     if len({len(column) for column in columns}) > 1:
         raise ValueError(f"{file}: its arrays differ in their number of rows")
-    chosen = [place for place, name in enumerate(names) if not wanted or name in wanted]
-    return [names[place] for place in chosen], _stack([columns[place] for place in chosen])
+    chosen = [i for i, name in enumerate(names) if not wanted or name in wanted]
+    return [names[i] for i in chosen], _stack([columns[i] for i in chosen])
 
 
 def _stack(columns: list[NDArray[Any]]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Images as clients: the standard IDX files, clusters by rotation or by relabelling, and splits over clients."""
+"""Federations of image data: IDX files, clusters by rotation or by permuted classes, and splits over clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from coterie._src.data.clients import Clients, Federation, Truth
 from coterie._src.data.synthetic import draw_labels
 
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-MOST_BYTES = 1 << 32
-"""No IDX file that is larger is read: a header may promise anything."""
+MAX_BYTES = 1 << 32
+"""The largest IDX file that is read; the header of a damaged file may announce any size."""
 
 Images = NDArray[Any]
 """(N, height, width), or any (N, …)."""
@@ -35,9 +35,9 @@ class Labelled(NamedTuple):
 
 
 def read_idx(path: str | Path) -> NDArray[Any]:
-    """The array of an IDX file, gzipped or not (the format of MNIST and its relatives).
+    """The array of an IDX file, gzipped or not (the format of MNIST).
 
-    What is wrong with a file (a magic number that is none, too few or too many bytes) is a ValueError that names it.
+    A file with a wrong magic number, too few or too many bytes raises a ValueError that names it.
     """
     file = Path(path)
     opener: Any = gzip.open if file.suffix == ".gz" else open
@@ -52,8 +52,8 @@ def read_idx(path: str | Path) -> NDArray[Any]:
             shape = struct.unpack(f">{magic[3]}I", header)
             dtype = np.dtype(IDX_TYPES[magic[2]])
             size = math.prod(shape) * dtype.itemsize
-            if size > MOST_BYTES:
-                raise ValueError(f"{file}: promises {size} bytes, more than the {MOST_BYTES} that are read")
+            if size > MAX_BYTES:
+                raise ValueError(f"{file}: promises {size} bytes, more than the {MAX_BYTES} that are read")
             content = stream.read(size + 1)
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from None
@@ -68,14 +68,14 @@ def read_idx(path: str | Path) -> NDArray[Any]:
 def read_images(folder: str | Path, part: str = "train") -> Labelled:
     """Images and labels `PART-images-idx3-ubyte[.gz]` and `PART-labels-idx1-ubyte[.gz]` of a folder; part: train, t10k.
 
-    Pixels as they are, 0 to 255.
+    Pixels are not rescaled: 0 to 255.
     """
-    place = Path(folder)
+    path = Path(folder)
     found = []
     for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
-        files = [file for file in (place / name, place / f"{name}.gz") if file.is_file()]
+        files = [file for file in (path / name, path / f"{name}.gz") if file.is_file()]
         if not files:
-            raise ValueError(f"{place / name}: no such file (nor with .gz)")
+            raise ValueError(f"{path / name}: no such file (nor with .gz)")
         found.append((files[0], read_idx(files[0])))
     (first, images), (second, labels) = found
     if images.ndim < 2 or labels.ndim != 1 or len(images) != len(labels):
@@ -86,10 +86,10 @@ def read_images(folder: str | Path, part: str = "train") -> Labelled:
 
 
 def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
-    """One copy of all images per cluster, turned by j·360°/clusters: what is a 6 to one cluster is a 9 to another.
+    """One copy of all images per cluster, rotated by j·360°/clusters, so that a 6 becomes a 9 in another cluster.
 
-    Quarter turns are exact; others interpolate. Reference: Ghosh et al., An efficient framework for clustered federated
-    learning, 2020, Section 6.
+    Multiples of 90° are exact; other angles are interpolated. Reference: Ghosh et al., An efficient framework for
+    clustered federated learning, 2020, Section 6.
 
     >>> [copy.images[0].tolist() for copy in rotated(np.array([[[1, 2], [3, 4]]]), np.array([0]), clusters=2)]
     [[[1, 2], [3, 4]], [[4, 3], [2, 1]]]
@@ -108,7 +108,7 @@ def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
 
 
 def permuted_labels(images: Images, labels: Ints, clusters: int, rng: Generator) -> list[Labelled]:
-    """The same images for every cluster, with the classes renamed at random; the first cluster keeps their names."""
+    """The same images for every cluster with randomly permuted classes; the first cluster keeps the classes."""
     _check_clusters(clusters)
     classes = int(labels.max()) + 1
     names = [np.arange(classes), *(rng.permutation(classes) for _ in range(clusters - 1))]
@@ -121,7 +121,7 @@ def _check_clusters(clusters: int) -> None:
 
 
 def split_iid(count: int, clients: int, rng: Generator, samples: int | None = None) -> list[Ints]:
-    """`count` samples over clients at random: all of them, as evenly as can be, or `samples` for each."""
+    """The sample indices of every client, drawn at random: all samples as evenly as possible, or `samples` each."""
     needed = clients * (samples or 1)
     if clients < 1 or needed > count:
         raise ValueError(f"samples: {count} are too few for {clients} clients with {samples or 1} each")
@@ -132,10 +132,10 @@ def split_iid(count: int, clients: int, rng: Generator, samples: int | None = No
 
 
 def split_dirichlet(labels: Ints, clients: int, concentration: float, rng: Generator) -> list[Ints]:
-    """All samples over clients with unequal classes and sizes: of every class a Dirichlet(concentration) share each.
+    """The sample indices of every client; the samples of each class are split by Dirichlet(concentration) shares.
 
-    Small concentrations give clients of few classes, large ones tend to `split_iid`. Every client gets at least one
-    sample: one without any takes one from the largest.
+    With a small concentration a client has few classes; with a large one the split tends to `split_iid`. A client
+    without samples gets one from the largest client.
     Reference: Hsu, Qi and Brown, Measuring the effects of non-identical data distribution, 2019.
     """
     if not concentration > 0:
@@ -150,9 +150,9 @@ def split_dirichlet(labels: Ints, clients: int, concentration: float, rng: Gener
         for part, piece in zip(parts, np.split(members, cuts), strict=True):
             part.append(piece)
     whole = [np.concatenate(part) for part in parts]
-    for poor in [i for i, part in enumerate(whole) if len(part) == 0]:
-        rich = max(range(clients), key=lambda i: len(whole[i]))
-        whole[poor], whole[rich] = whole[rich][-1:], whole[rich][:-1]
+    for empty in [i for i, part in enumerate(whole) if len(part) == 0]:
+        largest = max(range(clients), key=lambda i: len(whole[i]))
+        whole[empty], whole[largest] = whole[largest][-1:], whole[largest][:-1]
     return whole
 
 
@@ -167,18 +167,20 @@ def image_federation(
     concentration: float | None = None,
     dtype: DTypeLike = np.float32,
 ) -> Federation:
-    """Clients with images: cluster j's have samples of train[j], each of them in one client at most.
+    """A federation of images: the clients of cluster j hold disjoint samples of train[j].
 
-    samples: for each client; None: all there are, as evenly as can be. concentration: a Dirichlet split of all of
-    them instead. The Byzantine clients come last and have data of the clusters in turn. Pixels become features in
-    [0, 1], targets are the classes, `truth.test` has test[j] for cluster j.
+    The Byzantine clients come last, with data of the clusters in turn. Pixels become features in [0, 1], targets are
+    the classes, and `truth.test` holds test[j] for cluster j.
+
+    samples: per client; None: all, split as evenly as possible. concentration: a Dirichlet split of all samples
+    instead.
     """
     labels = draw_labels(clients, len(train), byzantine, None)
-    liars = int((labels < 0).sum())
-    homes = np.concatenate([labels[: clients - liars], np.arange(liars) % len(train)])
+    byzantine_count = int((labels < 0).sum())
+    sources = np.concatenate([labels[: clients - byzantine_count], np.arange(byzantine_count) % len(train)])
     parts: list[Ints] = [np.empty(0, np.int64)] * clients
     for j, variant in enumerate(train):
-        members = np.flatnonzero(homes == j)
+        members = np.flatnonzero(sources == j)
         if concentration is None:
             split = split_iid(len(variant.labels), len(members), rng, samples)
         else:
@@ -194,7 +196,7 @@ def image_federation(
         return Clients(images, np.concatenate([piece.labels for piece in pieces]), sizes)
 
     own = [
-        Labelled(train[j].images[part], train[j].labels[part]) for j, part in zip(homes.tolist(), parts, strict=True)
+        Labelled(train[j].images[part], train[j].labels[part]) for j, part in zip(sources.tolist(), parts, strict=True)
     ]
     return Federation(flat(own), Truth(np.zeros((len(train), 0)), labels, flat(list(test))))
 
@@ -213,7 +215,7 @@ def read_digits() -> Labelled:
 
 
 def held_out(data: Labelled, share: float, rng: Generator) -> tuple[Labelled, Labelled]:
-    """Samples to learn from, and a share of them to test on."""
+    """The training samples and the test samples, a random `share` of all."""
     order = rng.permutation(len(data.labels))
     cut = round(share * len(order))
     test, train = order[:cut], order[cut:]

@@ -49,7 +49,7 @@ def split_evenly(total: int, shares: Sequence[float]) -> Ints:
 
 
 def draw_labels(clients: int, clusters: int, byzantine: float, shares: Sequence[float] | None) -> Ints:
-    """(m,) true labels, cluster by cluster; the round(α·m) Byzantine clients come last, as -1."""
+    """(m,) true labels, cluster by cluster; the round(α·m) Byzantine clients come last, with label -1."""
     if clusters < 1:
         raise ValueError(f"clusters must be at least 1, got {clusters}")
     if clusters > clients:
@@ -58,14 +58,15 @@ def draw_labels(clients: int, clusters: int, byzantine: float, shares: Sequence[
         shares = [1 / clusters] * clusters
     if len(shares) != clusters or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
         raise ValueError(f"shares must be {clusters} positive numbers that add up to 1, got {list(shares)}")
-    liars = byzantine_count(clients, byzantine)
-    counts = split_evenly(clients - liars, shares)
+    byzantine_clients = byzantine_count(clients, byzantine)
+    honest = clients - byzantine_clients
+    counts = split_evenly(honest, shares)
     if counts.min() < 1:
         raise ValueError(
-            f"every cluster needs an honest client: {clients - liars} of them over {clusters} clusters "
+            f"every cluster needs an honest client: {honest} of them over {clusters} clusters "
             f"gives cluster {int(counts.argmin())} none"
         )
-    return np.concatenate([np.repeat(np.arange(clusters), counts), np.full(liars, -1)]).astype(np.int64)
+    return np.concatenate([np.repeat(np.arange(clusters), counts), np.full(byzantine_clients, -1)]).astype(np.int64)
 
 
 def draw_sizes(clients: int, samples: Samples, rng: Generator) -> Ints:
@@ -84,24 +85,24 @@ def draw_sizes(clients: int, samples: Samples, rng: Generator) -> Ints:
 
 
 class Layout(NamedTuple):
-    """Who is where: what all generators have in common."""
+    """The labels, sizes and parameters of a synthetic federation."""
 
     labels: Ints  # (m,), -1 for a Byzantine client
     sizes: Ints  # (m,)
     centres: Floats  # (k, d), norm 1
-    lies: Floats  # (liars, d), norm 3
+    byzantine_parameters: Floats  # (Byzantine clients, d), norm 3
 
-    def behind(self) -> Floats:
-        """(m, d): the parameter behind each client's samples; a Byzantine one has its own."""
+    def client_parameters(self) -> Floats:
+        """(m, d): the parameter that generates each client's samples; every Byzantine client has another one."""
         found = self.centres[self.labels]
-        found[self.labels < 0] = self.lies
+        found[self.labels < 0] = self.byzantine_parameters
         return found
 
     def parameters(self) -> Iterator[tuple[slice, Floats]]:
-        """Client by client: where its samples go, and the (d,) parameter behind them."""
-        lies = iter(self.lies)
+        """Yield, for every client, the slice of its samples and the (d,) parameter that generates them."""
+        own = iter(self.byzantine_parameters)
         for size, end, label in zip(self.sizes, np.cumsum(self.sizes), self.labels, strict=True):
-            yield slice(int(end - size), int(end)), self.centres[label] if label >= 0 else next(lies)
+            yield slice(int(end - size), int(end)), self.centres[label] if label >= 0 else next(own)
 
 
 def draw_layout(
@@ -137,7 +138,7 @@ def mixed_regression(
     """A mixture of linear regressions (the paper's experiments).
 
     y = ⟨x, θ*_j⟩ + ε with x ~ N(0, I_d), ε ~ N(0, σ²) and θ*_j ~ Bernoulli(½)^d rescaled to norm 1.
-    Each of the round(α·m) Byzantine clients makes its data from coefficients of its own, of norm 3.
+    The data of each of the round(α·m) Byzantine clients come from other coefficients, of norm 3.
 
     Parameters
     ----------
@@ -247,7 +248,7 @@ def poisson_means(
 ) -> Federation:
     """Poisson means (Section 5.3): every coordinate z^h ~ Poisson(λ*_j^h), parameters as in `mixed_regression`.
 
-    The local means are not sub-Gaussian, which the analysis of Three-Stage needs.
+    The local means are not sub-Gaussian, as the analysis of Three-Stage assumes.
     """
     rng = default_rng(rng)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
@@ -255,7 +256,7 @@ def poisson_means(
 
 
 def _means(draw: Callable[[Floats, int], NDArray[Any]], layout: Layout, dtype: DTypeLike) -> Federation:
-    """Client by client, so that nothing of the size of all samples is needed beside them."""
+    """Draw the samples client by client, so that no temporary array has the size of all samples."""
     samples = np.empty((int(layout.sizes.sum()), layout.centres.shape[1]), dtype=dtype)
     for rows, mean in layout.parameters():
         samples[rows] = draw(mean, rows.stop - rows.start)

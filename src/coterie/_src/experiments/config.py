@@ -1,4 +1,4 @@
-"""The configuration: what may be set, frozen and validated, every key explained."""
+"""The configuration of an experiment: all keys, validated and described."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TargetName = Annotated[str, AfterValidator(ATTACK_TARGETS.resolve)]
 
 
 def compared_methods() -> list[str]:
-    """What a run compares unless told otherwise: the recommended method, the paper's, and the points of reference."""
+    """The methods that a run compares by default: the recommended one, the paper's, and the baselines."""
     return [method.name for method in METHODS if method.compared]
 
 
 class AlgorithmSection(Section):
     step: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
-        "auto", description='gamma, the step size, or "auto": 1/(3L), L judged robustly per cluster'
+        "auto", description='gamma, the step size, or "auto": 1/(3L) with a robust estimate of L per cluster'
     )
-    rounds: int = Field(300, ge=0, description="T, rounds of descent at most")
-    tolerance: float = Field(0.0, ge=0, description="stop when no centre moves further than this in a round; 0: never")
+    rounds: int = Field(300, ge=0, description="T, the largest number of rounds")
+    tolerance: float = Field(0.0, ge=0, description="stop when no centre moves farther than this in a round; 0: never")
     init: str = Field(
         "bernoulli",
         min_length=1,
@@ -44,49 +44,52 @@ class AlgorithmSection(Section):
         0.05,
         ge=0,
         lt=0.5,
-        description="bound on alpha: coterie, brifca-filter, -no-regret, robust starts; below the smallest cluster's",
+        description="bound on alpha (coterie, brifca-filter, -no-regret, robust starts); below any cluster's share",
         json_schema_extra={"old_name": "most_byzantine"},
     )
     clusters: Literal["known", "auto"] = Field(
-        "known", description="known: as many centres as problem.clusters; auto: coterie and robust starts find out"
+        "known", description="known: k is problem.clusters; auto: coterie and robust starts estimate k"
     )
     max_clusters: int = Field(
-        20, ge=1, description="the most clusters that auto looks for", json_schema_extra={"old_name": "most_clusters"}
+        20,
+        ge=1,
+        description="largest number of clusters for auto",
+        json_schema_extra={"old_name": "most_clusters"},
     )
-    warm: float = Field(0.25, ge=0, description="how far a warm start lies from the truth, in units of Delta")
-    trim: float = Field(0.05, ge=0, lt=0.5, description="beta, trimmed from each end of a cluster's replies")
+    warm: float = Field(0.25, ge=0, description="distance of a warm start from the true centres, in units of Delta")
+    trim: float = Field(0.05, ge=0, lt=0.5, description="beta, the fraction trimmed at each end of a cluster's updates")
     before: Literal["nothing", "mixing", "bucketing"] = Field(
         "nothing",
-        description="before the rule, per cluster: nearest-neighbour mixing, or the means of pairs (bucketing)",
+        description="step before the rule, per cluster: nearest-neighbour mixing, or means of pairs (bucketing)",
     )
     project: Literal["none", "l2-ball", "box"] = Field("none", description="Theta: none, l2-ball or box around 0")
     radius: float = Field(1.0, gt=0, description="radius of the ball, half the side of the box")
     optimiser: Literal["plain", "momentum", "adam"] = Field(
-        "plain", description="what the server makes of the aggregates: plain steps, or with momentum, or Adam"
+        "plain", description="the server's optimiser: plain steps, momentum or Adam"
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="of the server's optimiser, if it is momentum or adam")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the server's optimiser (momentum, adam)")
     quorum: int = Field(1, ge=1, description="a cluster with fewer accepted replies in a round keeps its centre")
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that a round asks, drawn anew")
+    participation: float = Field(1.0, gt=0, le=1, description="fraction of clients in a round, drawn at random")
     empty: Literal["keep", "random-client"] = Field(
-        "keep", description="a cluster that nobody chose keeps its centre, or follows one random client's gradient"
+        "keep", description="a cluster that no client chose: keep its centre, or use the gradient of one random client"
     )
-    resample: bool = Field(False, description="fresh samples in every round (Section 5); needs n_i >= 2*rounds")
+    resample: bool = Field(False, description="use new samples in every round (Section 5); needs n_i >= 2*rounds")
     ridge: float = Field(
-        0.0, ge=0, description="ridge of the local minimisers (three-stage, local); try 0.1 where n_i is near dim"
+        0.0, ge=0, description="ridge penalty of local minimisers (three-stage, local); try 0.1 where n_i is near dim"
     )
     ifca_divisor: Literal["cluster", "all"] = Field(
-        "cluster", description="ifca: divide a cluster's sum by its own clients, or by all m (as published)"
+        "cluster", description="ifca: divide a cluster's sum by the number of its clients, or of all (as published)"
     )
 
 
 class ThreeStageSection(Section):
-    iterations: int = Field(100, ge=1, description="iterations of trimmed k-means at most")
-    starts: int = Field(10, ge=1, description="trimmed k-means++ starts")
+    iterations: int = Field(100, ge=1, description="the largest number of iterations of trimmed k-means")
+    starts: int = Field(10, ge=1, description="runs of trimmed k-means from k-means++ seeds")
     first: Literal["k-means++", "truth"] = Field(
-        "k-means++", description="where the clustering begins: k-means++, or the true labels (as published)"
+        "k-means++", description="start of the clustering: k-means++, or the true labels (as published)"
     )
     erm: Literal["stable", "float32-inverse"] = Field(
-        "stable", description="local minimisers: stable, or by an inverse in float32 (as published)"
+        "stable", description="local minimisers: numerically stable, or by an inverse in float32 (as published)"
     )
     project: Literal["same", "unit-sphere"] = Field(
         "same", description="Theta of the third stage: the same as algorithm.project, or unit-sphere (as published)"
@@ -100,15 +103,15 @@ class AttackSection(Section):
     )
     scale: Literal["auto", "worst"] | float = Field(
         "auto",
-        description="the attack's number (paper: gradient at 3*theta); auto: as published; worst: what moves the rule"
-        " most, found anew in every round",
+        description="strength of the attack (paper: gradient at scale*theta); auto: as published; worst: that which"
+        " moves the rule farthest, found in every round",
     )
-    sleep: int = Field(0, ge=0, description="rounds in which they first answer by their own data")
+    sleep: int = Field(0, ge=0, description="number of first rounds in which they reply honestly on their own data")
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, raw: Any) -> Any:
-        """The published strength is called `auto`, so that equal settings have one identity."""
+        """Replace the published strength by `auto`, so that equal settings have the same key in a database."""
         if not isinstance(raw, dict) or raw.get("scale", "auto") in ("auto", "worst"):
             return raw
         kind = raw.get("kind", "paper")
@@ -118,7 +121,7 @@ class AttackSection(Section):
         return raw
 
     def attack(self) -> Attack:
-        """What Byzantine clients do."""
+        """The attack of the Byzantine clients."""
         scale = None if self.scale == "auto" else self.scale
         return Attack(ATTACKS[self.kind], ATTACK_TARGETS[self.target], scale, self.sleep)
 
@@ -129,13 +132,13 @@ class RunSection(Section):
         min_length=1,
         description=f"methods to compare, of {', '.join(METHODS.own_names)}",
     )
-    trials: int = Field(10, ge=1, description="independent repetitions: new data, new start")
-    seed: int = Field(0, ge=0, description="everything random follows from it")
+    trials: int = Field(10, ge=1, description="independent repetitions, each with new data and a new start")
+    seed: int = Field(0, ge=0, description="seed of all random numbers")
     workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description='processes; "auto": one per core. The numbers do not depend on it'
+        "auto", description='number of processes; "auto": one per core. Results do not depend on it'
     )
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="cuda: images on a GPU; a sweep's regressions in batches on a GPU that draws the samples"
+        "cpu", description="cuda: image problems on a GPU; for a sweep of regressions, batches of trials on a GPU"
     )
 
 
@@ -157,7 +160,7 @@ class Config(Section):
         return self
 
     def check_samples(self, fewest: int, found: str) -> None:
-        """Whether clients with so many samples are enough for the options."""
+        """Raise a ValueError if the options need more than `fewest` samples per client; found: ends the message."""
         needed = 2 * self.algorithm.rounds
         if self.algorithm.clusters == "auto" and fewest < 2:
             raise ValueError(f"algorithm.clusters: auto needs at least 2 samples per client, {found}")
@@ -181,7 +184,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_the_model(self) -> Config:
-        """A network has no curvature and no true parameters."""
+        """Check the options that depend on the model: a network has no curvature and no true parameters."""
         algorithm, network = self.algorithm, not self.problem.has_parameters
         start = None if is_file(algorithm.init) else STARTS[algorithm.init]
         if network:
@@ -190,7 +193,7 @@ class Config(Section):
             if start is not None and not start.asks and not start.for_modules:
                 raise ValueError(f"algorithm.init: {start.name} is no start for a network; use fresh or spectral")
             if algorithm.resample:
-                raise ValueError("algorithm.resample: is for problems whose rounds need no second look at a sample")
+                raise ValueError("algorithm.resample: is not available for networks")
         elif start is not None and start.for_modules:
             raise ValueError(f"algorithm.init: {start.name} is a network's start; use spectral, bernoulli or gaussian")
         if self.three_stage.erm == "float32-inverse" and self.problem.loss_of() != "linear":
@@ -199,22 +202,22 @@ class Config(Section):
 
     @property
     def methods(self) -> list[str]:
-        """The methods to run, each once; without the truth, those that need none."""
+        """The methods to run, without repetitions; where the truth is unknown, without methods that need it."""
         chosen = list(dict.fromkeys(self.run.methods))
         return [name for name in chosen if self.problem.has_truth or not METHODS[name].needs_truth]
 
     @property
     def asks_for_start(self) -> bool:
-        """Whether the methods begin where the server's questions lead."""
+        """Whether the server computes the first centres from answers of the clients."""
         return asks(self.algorithm.init)
 
 
 def anchored(config: Config) -> Config:
-    """The configuration with whole paths, so that it means the same from any working directory."""
+    """The configuration with absolute paths, so that it is valid in any working directory."""
     updates: dict[str, Any] = {"problem": config.problem.anchored()}
     if is_file(config.algorithm.init):
-        place = str(Path(config.algorithm.init).resolve())
-        updates["algorithm"] = config.algorithm.model_copy(update={"init": place})
+        path = str(Path(config.algorithm.init).resolve())
+        updates["algorithm"] = config.algorithm.model_copy(update={"init": path})
     return config.model_copy(update=updates)
 
 

@@ -1,4 +1,4 @@
-"""The store of sweeps: one SQLite file that many processes may write to, each finished trial at once."""
+"""The results of sweeps in one SQLite file, to which several processes may write."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.toml import parse_config
 
 NUMERICS = 2
-"""The version of the numerics: raised when a change, of code or of a default, moves results by more than rounding, so
-that old ones are not taken for new. Sums in another order, as on another processor, are no reason."""
+"""The version of the numerics, raised when a change of code or of a default changes results by more than rounding, so
+that old results are not used as new ones. Another order of summation, as on another processor, does not count."""
 START_NUMERICS = 2
-"""The same for the robust starts alone."""
+"""The version of the numerics of the robust starts."""
 FILE = "results.sqlite"
 ARCHIVE = "results.sqlite.xz"
-"""A finished file of results, compressed; it is read where there is no FILE, and never written to."""
+"""A compressed file of results; it is read if there is no FILE, and never changed."""
 MAX_ARCHIVE_BYTES = 2**30
 BUSY_SECONDS = 60.0
 
@@ -55,20 +55,20 @@ def _digest(value: Any) -> str:
 
 
 def content(config: Config) -> Row:
-    """What the numbers depend on: every section but [run], its device if not the CPU, and what is in named files."""
+    """All that results depend on: all sections but [run], the device if not the CPU, and a digest of named files."""
     inside = {name: section for name, section in config.model_dump(mode="json").items() if name != "run"}
     if config.run.device != "cpu":
         inside["run"] = {"device": config.run.device}
-    places = named_files(config)
-    return {**inside, "files": {"digest": _fingerprint(places)}} if places else inside
+    paths = named_files(config)
+    return {**inside, "files": {"digest": _fingerprint(paths)}} if paths else inside
 
 
 @lru_cache(maxsize=256)
-def _fingerprint(places: tuple[str, ...]) -> str:
-    """A digest of the contents, taken once per process: a sweep sees its files as they were when it began."""
+def _fingerprint(paths: tuple[str, ...]) -> str:
+    """A digest of the contents of files and folders, computed once per process."""
     digest = hashlib.sha256()
-    for place in places:
-        folder = Path(place)
+    for path in paths:
+        folder = Path(path)
         for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
             if file.is_file():
                 digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -76,12 +76,12 @@ def _fingerprint(places: tuple[str, ...]) -> str:
 
 
 def key(config: Config, method: str, trial: int) -> str:
-    """The identity of one result: of what was chosen, not of what stands at its default.
+    """The key of one result: a digest of the settings that differ from their defaults, the method, seed and trial.
 
-    So a key that a later version adds, with a default that changes nothing, leaves old results valid. Files count by
-    what is in them, not by where they are.
+    Old results therefore stay valid when a later version adds a setting whose default changes nothing. Files count by
+    their contents, not by their paths.
     """
-    chosen = _by_first_names(config.model_dump(mode="json", exclude_defaults=True, exclude={"run"}))
+    chosen = _with_original_names(config.model_dump(mode="json", exclude_defaults=True, exclude={"run"}))
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
     chosen["problem"].pop("path", None)
     if is_file(start := config.algorithm.init):
@@ -92,32 +92,32 @@ def key(config: Config, method: str, trial: int) -> str:
     return _digest([chosen | beyond, method, config.run.seed, trial, NUMERICS])
 
 
-FIRST_NAMES = {
+ORIGINAL_NAMES = {
     ("algorithm", "max_byzantine"): "most_byzantine",
     ("algorithm", "max_clusters"): "most_clusters",
 }
-FIRST_VALUES = {
+ORIGINAL_VALUES = {
     ("attack", "kind"): {"data-poisoning": "none", "noisy-alie": "disguised"},
     ("attack", "target"): {"rotating": "hop"},
 }
-"""Keys and values that were renamed: an identity has the first ones, so that results of before stay valid."""
+"""Settings and values that were renamed; a key is computed with the original names, so that old results stay valid."""
 
 
-def _by_first_names(chosen: Row) -> Row:
+def _with_original_names(chosen: Row) -> Row:
     found: Row = {}
     for section, keys in chosen.items():
         found[section] = {}
         for name, value in keys.items():
-            known = FIRST_VALUES.get((section, name), {})
-            found[section][FIRST_NAMES.get((section, name), name)] = known.get(value, value) if known else value
+            known = ORIGINAL_VALUES.get((section, name), {})
+            found[section][ORIGINAL_NAMES.get((section, name), name)] = known.get(value, value) if known else value
     return found
 
 
 class Database:
     """The results of sweeps in DIR/results.sqlite.
 
-    Write-ahead logging makes a trial durable when it is added and keeps the file whole when a process is
-    killed; several processes may write at once. Without create, DIR/results.sqlite.xz does as well.
+    With write-ahead logging a trial is durable once it is added, the file stays intact when a process is killed, and
+    several processes may write. Without `create`, DIR/results.sqlite.xz is read if there is no DIR/results.sqlite.
     """
 
     def __init__(self, folder: str | Path, create: bool = False) -> None:
@@ -132,7 +132,7 @@ class Database:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = self._connected(create)
-            weakref.finalize(self, self.connection.close).atexit = False  # an object that is gone leaves no open file
+            weakref.finalize(self, self.connection.close).atexit = False  # closes the file with the object
             tables = {
                 name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -142,23 +142,23 @@ class Database:
                 self._prepare()
             without_key = self.connection.execute("SELECT count(*) FROM results WHERE key IS NULL").fetchone()[0]
         if create and without_key:
-            raise ValueError(f"{self.path}: comes from an archive, whose results can be read and not be continued")
+            raise ValueError(f"{self.path}: comes from an archive, whose results can be read but not continued")
 
     def _connected(self, create: bool) -> sqlite3.Connection:
-        """Where one cannot write, and no log of changes lies beside the file, it is read as it stands."""
+        """The connection; a file in a folder without write permission is opened as immutable, unless it has a log."""
         if self.path.name == ARCHIVE:
             content = _unpacked(self.path)
             connection = sqlite3.connect(":memory:", isolation_level=None)
             connection.deserialize(content)
             return connection
-        place = self.path.resolve()  # where the log would be
-        log = place.with_name(f"{place.name}-wal")
-        if not create and not os.access(place.parent, os.W_OK) and not log.exists():
-            return sqlite3.connect(f"{place.as_uri()}?immutable=1", uri=True, isolation_level=None)
+        path = self.path.resolve()  # the log is beside the file itself, not beside a link to it
+        log = path.with_name(f"{path.name}-wal")
+        if not create and not os.access(path.parent, os.W_OK) and not log.exists():
+            return sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True, isolation_level=None)
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
     def _prepare(self) -> None:
-        """Make the tables. The switch to WAL does not wait for others as everything else does, so it is tried again."""
+        """Create the tables. SQLite does not wait for other processes when it switches to WAL, so this is retried."""
         limit = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -177,7 +177,7 @@ class Database:
         return [name for _, name, *_ in self.connection.execute("PRAGMA table_info(results)")]
 
     def _add_columns(self) -> None:
-        """A file of an earlier version gets the metrics that it did not know."""
+        """Add the columns of metrics that an earlier version did not have."""
         self.connection.execute("BEGIN IMMEDIATE")
         for metric in [metric for metric in METRICS.names if metric not in self._columns()]:
             self.connection.execute(f"ALTER TABLE results ADD COLUMN {metric} REAL")
@@ -185,18 +185,18 @@ class Database:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """One clear line for what can be wrong with a file or its disk."""
+        """Turn errors of SQLite into errors of one line that name the file."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "no such" in str(error):  # a table or a column: somebody else's database
+            if "no such" in str(error):  # a table or a column: another kind of database
                 raise ValueError(f"{self.path}: is not a file of results ({error})") from None
             raise OSError(0, f"{error}", str(self.path)) from None
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self.path}: is not a file of results ({error})") from None
 
     def add(self, config: Config, result: TrialResult) -> None:
-        """Keep a trial, all its methods or none; what is there already stays."""
+        """Store a trial, all its methods or none; existing results are not changed."""
         inside = content(config)
         rows = [
             [
@@ -207,14 +207,14 @@ class Database:
             for method, found in result.methods.items()
         ]
         names = ["key", "configuration", "method", "seed", "trial", "numerics", "version", *METRICS.names]
-        holes = f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        columns = f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         with self._reported():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 self.connection.execute(
                     "INSERT OR IGNORE INTO configurations VALUES (?, ?)", [_digest(inside), json.dumps(inside)]
                 )
-                self.connection.executemany(f"INSERT OR IGNORE INTO results {holes}", rows)
+                self.connection.executemany(f"INSERT OR IGNORE INTO results {columns}", rows)
                 self.connection.execute("COMMIT")
             except sqlite3.Error:
                 if self.connection.in_transaction:
@@ -222,14 +222,14 @@ class Database:
                 raise
 
     def keys(self) -> set[str]:
-        """The identities of all results that are there."""
+        """The keys of all stored results."""
         with self._reported():
             return {found for (found,) in self.connection.execute("SELECT key FROM results")}
 
     def rows(self, only: Iterable[str] | None = None) -> list[Row]:
         """All results (or those with the given keys) as flat rows: `section.key`, method, seed, trial, metrics.
 
-        Of this version of the numerics, in an order that does not depend on when they came.
+        Only results of this version of the numerics, in an order that does not depend on when they were added.
         """
         with self._reported():
             known = self._columns()
@@ -285,7 +285,7 @@ def _number(value: float) -> float | None:
 
 
 def _complete(inside: Row) -> Row:
-    """Flat, as this version would write it: with the keys that an earlier one did not have."""
+    """The settings as a flat row of this version, with defaults for settings that an earlier version did not have."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # names that an earlier version had
         known = parse_config({name: keys for name, keys in inside.items() if name not in ("run", "files")})
     return _flat(known.model_dump(mode="json", exclude={"run"})) | _flat(

@@ -1,4 +1,4 @@
-"""Many trials, on one or several processes or on a Ray cluster, with the same numbers."""
+"""Engines that run many trials, in one process, in several, or on a Ray cluster, with the same results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Stop = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """A trial was asked to stop in its middle."""
+    """Raised within a trial that is to stop."""
 
 
 class Job(NamedTuple):
-    """One trial of one configuration; `record` keeps its rounds and audit."""
+    """One trial of one configuration; record: whether to record its rounds and audit."""
 
     config: Config
     trial: int
@@ -42,14 +42,14 @@ class Job(NamedTuple):
 
 
 Engine = Callable[[Sequence[Job], OnProgress, Stop], Iterator[tuple[int, TrialResult]]]
-"""Runs jobs and yields (place of the job, result) as they end; `on_progress` hears the rounds done so far.
+"""Runs jobs and yields (index of the job, result) as they end; calls `on_progress` with the number of rounds so far.
 
-Once `stop()` is true no job is begun, those under way are given up, and the iteration ends.
+Once `stop()` is true no job is started, running jobs are abandoned, and the iteration ends.
 """
 
 
 def worker_count(config: Config) -> int:
-    """Processes to use: as configured, or one per core."""
+    """The number of processes: as configured, or one per core."""
     return available_cores() if config.run.workers == "auto" else config.run.workers
 
 
@@ -63,22 +63,22 @@ def run_trials(
 ) -> Iterator[TrialResult]:
     """Yield the trials of a configuration as they end; see `Engine` for the arguments.
 
-    rules: aggregators of one's own by name, each of which plays as Algorithm 1 beside the configured methods. attack:
-    in the place of the configured one. With either, all trials run in this process.
+    rules: additional aggregators by name, each of which runs in Algorithm 1 beside the configured methods. attack:
+    replaces the configured one. With either, all trials run in this process.
     """
-    if taken := set(rules or {}) & set(METHODS.names):
-        raise ValueError(f"rules: {', '.join(sorted(taken))} is the name of a method; choose another")
+    if known := set(rules or {}) & set(METHODS.names):
+        raise ValueError(f"rules: {', '.join(sorted(known))} is the name of a method; choose another")
     jobs = [Job(config, trial) for trial in range(config.run.trials)]
     if rules or attack:
-        played = _in_this_process(jobs, on_progress, stop, Custom(rules or {}, attack))
+        results = _in_this_process(jobs, on_progress, stop, Custom(rules or {}, attack))
     else:
-        played = local_engine(worker_count(config))(jobs, on_progress, stop)
-    for _, result in played:
+        results = local_engine(worker_count(config))(jobs, on_progress, stop)
+    for _, result in results:
         yield result
 
 
 def local_engine(workers: int) -> Engine:
-    """Processes on this machine, or this process itself where one is enough. None is left behind."""
+    """An engine with worker processes on this machine, or this process if one is enough. The workers end with it."""
 
     def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
         if min(workers, len(jobs)) <= 1:
@@ -89,7 +89,7 @@ def local_engine(workers: int) -> Engine:
 
 
 def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
-    """To be called after every round: it reports how many there were, and raises `Interrupted` once asked to stop."""
+    """A function to call after every round: it reports the number of rounds, and raises `Interrupted` if `stop()`."""
     done = 0
 
     def on_round() -> None:
@@ -106,12 +106,12 @@ def _in_this_process(
     jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, custom: Custom = NOTHING_CUSTOM
 ) -> Iterator[tuple[int, TrialResult]]:
     on_round, cache = counted_rounds(on_progress, stop), DataCache()
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         try:
             result = run_trial(*job, on_round, cache, custom)
         except Interrupted:
             return
-        yield place, result
+        yield index, result
 
 
 def _in_workers(
@@ -122,14 +122,14 @@ def _in_workers(
     counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
     with ProcessPoolExecutor(workers, context, _initialise_worker, (rounds, stopped, os.getpid())) as pool:
         try:
-            with _ctrl_c_held_back():  # workers start here, and inherit it: the parent decides when to stop
-                places: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
-            waiting = set(places)
+            with _interrupts_blocked():  # workers start here and inherit it: only the parent reacts to Ctrl-C
+                indices: dict[Future[TrialResult], int] = {pool.submit(_work, job): i for i, job in enumerate(jobs)}
+            waiting = set(indices)
             while waiting and not stop():
                 ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 on_progress(counter.value)
                 for future in ended:
-                    yield places.pop(future), future.result()
+                    yield indices.pop(future), future.result()
         except BrokenProcessPool:
             raise OSError(0, "one was killed (out of memory?); finished trials are kept", "worker processes") from None
         finally:
@@ -138,8 +138,8 @@ def _in_workers(
 
 
 @contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):  # not on every system
+def _interrupts_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # not available on every system
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -154,11 +154,11 @@ _worker: dict[str, Any] = {}
 
 def _initialise_worker(rounds: Synchronized[int], stopped: Any, parent: int) -> None:
     _worker.update(rounds=rounds, stopped=stopped, cache=DataCache())
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """No worker outlives a parent that was killed."""
+def _exit_with_parent(parent: int) -> None:
+    """End this worker when its parent is killed."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -175,7 +175,7 @@ def _work(job: Job) -> TrialResult:
 
 
 def ray_engine(address: str | None = None) -> Engine:
-    """Tasks on a Ray cluster: an existing one at `address`, else one that is started here (`coterie[ray]`)."""
+    """An engine with tasks on a Ray cluster: that at `address`, or one that is started here (`coterie[ray]`)."""
     try:
         import ray
     except ImportError:
@@ -183,7 +183,7 @@ def ray_engine(address: str | None = None) -> Engine:
 
     def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns about GPUs that nobody wants
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning about unused GPUs
         own = not ray.is_initialized()
         if own:
             try:
@@ -192,12 +192,12 @@ def ray_engine(address: str | None = None) -> Engine:
                 raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
         remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
         try:
-            places = {remote.remote(*job): i for i, job in enumerate(jobs)}
-            while places and not stop():
-                ended, _ = ray.wait(list(places), timeout=POLL_SECONDS)
+            indices = {remote.remote(*job): i for i, job in enumerate(jobs)}
+            while indices and not stop():
+                ended, _ = ray.wait(list(indices), timeout=POLL_SECONDS)
                 for reference in ended:
-                    yield places.pop(reference), ray.get(reference)
-            for reference in places:
+                    yield indices.pop(reference), ray.get(reference)
+            for reference in indices:
                 ray.cancel(reference, force=True)
         finally:
             if own:

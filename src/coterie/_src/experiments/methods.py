@@ -1,4 +1,4 @@
-"""The methods by name: Algorithm 1 with one rule or another, Three-Stage, and the points of reference."""
+"""The registry of methods: Algorithm 1 with different rules, Three-Stage, and the baselines."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from coterie._src.experiments.config import AlgorithmSection, ThreeStageSection
 
 PRECISION = 0.01
-"""The recommended method stops when every move is less than this share of its own standard error."""
+"""The recommended method stops when every move of a centre is less than this share of the move's standard error."""
 
 
 @dataclass(frozen=True)
 class RuleSetting:
-    """What a rule is built from.
+    """The setting from which a rule is built.
 
-    options: the table `algorithm` of the configuration. clients: m. rng: for the buckets of `algorithm.before`.
+    options: the section `algorithm` of the configuration. clients: m. rng: for the buckets of `algorithm.before`.
     """
 
     options: AlgorithmSection
@@ -54,23 +54,23 @@ class RuleSetting:
 
     @property
     def max_byzantine(self) -> int:
-        """The Byzantine clients to expect at most: a share of the clients, rounded up, and never half of them."""
+        """The bound on the number of Byzantine clients: a fraction of the clients, rounded up, less than half."""
         return max_byzantine_count(self.options.max_byzantine, self.clients)
 
 
 @dataclass(frozen=True)
 class Setting(RuleSetting):
-    """What a method is built from.
+    """The setting from which a method is built.
 
     Parameters
     ----------
-    three_stage : the table of the configuration.
-    task : what the clients compute; in a real federation `clients` counts more of them.
+    three_stage : the section `three_stage` of the configuration.
+    task : the task of the clients; in a real federation that of one of the `clients`.
     clusters : k.
-    truth : of the clients, if it is known.
+    truth : the true clusters and centres, if known.
     audit : whether the server records which replies were extreme.
-    origin : (1, d), where a robust start asks for gradients; None for 0.
-    shared : leading coordinates that all clusters have in common.
+    origin : (1, d), the point at which a robust start asks for gradients; None for 0.
+    shared : the number of leading coordinates that all clusters share.
     """
 
     three_stage: ThreeStageSection
@@ -106,13 +106,13 @@ class Setting(RuleSetting):
         return ClusteredDescent(self.server(rule, project), **(options | changes))
 
     def robust_start(self) -> RobustStart:
-        """How the server finds the first centres by asking."""
+        """The robust start: the configured one, or the default where that asks no clients."""
         name = self.options.init if asks(self.options.init) else DEFAULT_ASKING
         return STARTS[name].asking(
             self.max_byzantine / self.clients,
             self.clusters if self.options.clusters == "known" else None,
             self.options.max_clusters,
-            # a step from 0 that reaches the optimum where features are isotropic and the loss as curved as it can be
+            # origin − gradient/curvature is the optimum for isotropic features and a loss of this curvature
             self.task.curvature_bound,
             self.options.ridge,
             self.origin,
@@ -121,13 +121,13 @@ class Setting(RuleSetting):
 
 
 def max_byzantine_count(bound: float, clients: int) -> int:
-    """⌈bound·clients⌉ for a fraction, a count as it is; never half of the clients."""
+    """⌈bound·clients⌉ for a fraction (float), the bound itself for a count (int); less than half of the clients."""
     count = bound if isinstance(bound, int) else ceil_count(bound, clients)
     return min(count, (clients - 1) // 2)
 
 
 def projection(options: AlgorithmSection) -> Projection:
-    """Π_Θ by its name."""
+    """The configured projection Π_Θ."""
     by_name: dict[str, Projection] = {
         "none": Unconstrained(),
         "l2-ball": L2Ball(options.radius),
@@ -137,7 +137,7 @@ def projection(options: AlgorithmSection) -> Projection:
 
 
 def optimiser(options: AlgorithmSection) -> Optimiser:
-    """The server's optimiser by its name."""
+    """The configured optimiser of the server."""
     by_name: dict[str, Optimiser] = {
         "plain": PlainSteps(),
         "momentum": Momentum(options.momentum),
@@ -166,7 +166,7 @@ def _mean(setting: RuleSetting) -> Aggregator:
 
 
 def before_rule(setting: RuleSetting, rule: Aggregator) -> Aggregator:
-    """The rule behind the step that `algorithm.before` names."""
+    """The rule, after the transformation that `algorithm.before` names."""
     if setting.options.before == "mixing":
         return NearestNeighbourMixing(rule, setting.options.trim)
     if setting.options.before == "bucketing":
@@ -176,27 +176,27 @@ def before_rule(setting: RuleSetting, rule: Aggregator) -> Aggregator:
 
 @dataclass(frozen=True)
 class Method:
-    """A method by its name.
+    """The record of a method.
 
     Parameters
     ----------
     name, summary : for tables and help.
-    rule : the aggregator behind it.
-    build : from a setting and the rule to the algorithm.
-    colour : of its line in pictures.
-    prepare : from the task and the setting to the task as the method meets it.
-    needs_truth : whether it must know the true clusters.
-    compared : whether a run compares it unless told otherwise.
-    in_arena : the steps before the rule with which it stands in the arena.
-    takes_bound : whether it is told how many clients may be Byzantine.
-    trims : whether `algorithm.trim` bounds what it withstands.
+    rule : (setting) -> its aggregator.
+    build : (setting, aggregator) -> its algorithm.
+    colour : of its line in plots.
+    prepare : (task, setting) -> the task that the method uses; None: unchanged.
+    needs_truth : whether it uses the true clusters.
+    compared : whether a run includes it by default.
+    in_arena : the values of `algorithm.before` with which it takes part in the arena.
+    takes_bound : whether it uses `algorithm.max_byzantine`.
+    trims : whether it tolerates a fraction `algorithm.trim` of Byzantine clients per cluster.
     takes_step_before : whether `algorithm.before` applies to it.
     batched : whether a sweep can run it in batches on a GPU.
     served : whether the server of a real federation can run it.
-    one_centre : whether it learns one model for all.
-    immediate : whether it is done before the first round.
-    clusters_clients : whether it puts the clients into clusters.
-    finds_start : whether it asks the clients for its own first centres.
+    one_centre : whether it learns one model for all clients.
+    immediate : whether it has no rounds.
+    clusters_clients : whether it assigns the clients to clusters.
+    finds_start : whether it computes its own first centres from answers of the clients.
     aliases : older names.
 
     Examples
@@ -229,27 +229,27 @@ class Method:
     aliases: tuple[str, ...] = ()
 
     def aggregator(self, setting: RuleSetting) -> Aggregator:
-        """The rule, behind the step before it."""
+        """The aggregator, with the transformation of `algorithm.before` if it applies."""
         rule = self.rule(setting)
         return before_rule(setting, rule) if self.takes_step_before else rule
 
     def algorithm(self, setting: Setting) -> Algorithm:
-        """The method as a server-side program."""
+        """The algorithm of the method."""
         if self.needs_truth and setting.truth is None:
             raise ValueError(f"run.methods: {self.name} needs the truth")
         return self.build(setting, self.aggregator(setting))
 
     def task(self, setting: Setting) -> Task:
-        """The task as the method meets it."""
+        """The task that the method uses."""
         return setting.task if self.prepare is None else self.prepare(setting.task, setting)
 
 
 def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
-    judged = setting.task.has_curvatures  # without a curvature nobody knows a step size, nor when it is enough
+    smooth = setting.task.has_curvatures  # which the automatic step size and the stopping rule need
     return setting.descent(
         rule,
-        step_size=None if judged or setting.options.step == "auto" else setting.options.step,
-        precision=PRECISION if judged else 0.0,
+        step_size=None if smooth or setting.options.step == "auto" else setting.options.step,
+        precision=PRECISION if smooth else 0.0,
         tolerance=0.0,
         empty="keep",
         weighted=True,
@@ -265,14 +265,14 @@ def _three_stage(setting: Setting, rule: Aggregator) -> Algorithm:
 
 
 def _three_stage_task(task: Task, setting: Setting) -> Task:
-    """Three-Stage may be told to compute its local minimisers another way."""
+    """The task with the configured computation of local minimisers."""
     if setting.three_stage.erm == "float32-inverse":
         return LinearModel(task.clients, squared_loss(), float32_inverse)
     return task
 
 
 def _local_task(task: Task, setting: Setting) -> Task:
-    """A network that a client trains alone gets as many steps as one that it trains with others."""
+    """The task whose local fits of a network have as many steps as all rounds together."""
     network: Any = task
     if task.has_curvatures:
         return task
@@ -284,13 +284,13 @@ def _oracle(setting: Setting, rule: Aggregator) -> Algorithm:
     assert setting.truth is not None
     if setting.task.has_curvatures:
         return Oracle(setting.task, setting.truth.labels)
-    # where nobody can write down a minimiser: a descent over the honest clients of the true clusters
+    # a network has no closed-form minimiser: descent over the honest clients of the true clusters
     return setting.descent(rule, labels=setting.truth.labels)
 
 
 def custom_method(name: str, rule: Aggregator | Callable[[Array], Array]) -> Method:
-    """Algorithm 1 with a rule of one's own."""
-    return Method(name, "a rule of one's own", lambda setting: as_aggregator(rule), takes_step_before=False)
+    """The method that runs Algorithm 1 with a given rule."""
+    return Method(name, "Algorithm 1 with a custom rule", lambda setting: as_aggregator(rule), takes_step_before=False)
 
 
 EVERYWHERE = ("nothing",)
@@ -389,7 +389,7 @@ METHODS: Registry[Method] = Registry(
         ),
         Method(
             "local",
-            "every client alone: its own minimiser",
+            "every client learns alone: its own minimiser",
             build=lambda setting, rule: LocalMinimisers(setting.task, setting.options.ridge),
             colour="tab:gray",
             prepare=_local_task,

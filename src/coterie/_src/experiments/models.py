@@ -1,4 +1,4 @@
-"""The models of a finished run, for clients that were not in it."""
+"""The models of a finished run, for use with new clients."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from coterie._src.tasks.linear import least_squares
 
 
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
-    """The cluster models that `coterie run --out FOLDER` found, or those in the folder that a federation leaves.
+    """The cluster models in the folder of `coterie run --out FOLDER`, or of a federation.
 
     Parameters
     ----------
     folder : str or Path
         Where the results are.
     method : str, optional
-        Whose models; by default those of the first method of the run.
+        The method; by default the first of the run.
     trial : int, default 0
-        Of which repetition; a federation has one.
+        The trial; a federation has only trial 0.
 
     Returns
     -------
@@ -46,11 +46,11 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     >>> models.assign(x, y)  # which cluster is this client's?  # doctest: +SKIP
     >>> models.predict(new_x)  # by the model of that cluster  # doctest: +SKIP
     """
-    place = Path(folder)
-    config = read_config(place / "config.toml")
-    file = place / "centres" / f"{trial}.safetensors"
+    path = Path(folder)
+    config = read_config(path / "config.toml")
+    file = path / "centres" / f"{trial}.safetensors"
     if not file.is_file() and trial == 0:
-        file = place / "centres.safetensors"
+        file = path / "centres.safetensors"
     if not file.is_file():
         raise ValueError(f"{file}: no such file; the run has no trial {trial}")
     try:
@@ -65,9 +65,9 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
 
 @dataclass
 class Models:
-    """One model for each cluster. centres: (k, dim). cluster: whom `predict` asks; `assign` sets it.
+    """One model per cluster. centres: (k, dim). cluster: the one whose model `predict` uses; `assign` sets it.
 
-    Samples are (n, columns) features as they stand in a client's file, or images as pixels from 0 to 1, flat or not.
+    Samples are (n, columns) features as in a client's file, or images with pixels from 0 to 1, flat or not.
     """
 
     config: Config
@@ -75,13 +75,13 @@ class Models:
     cluster: int | None = None
 
     def assign(self, x: Array, y: Array) -> int:
-        """The cluster whose model has the least loss on a client's samples; it is remembered for `predict`."""
+        """The cluster whose model has the lowest loss on a client's samples; it is stored for `predict`."""
         task = self._task(x, y)
         self.cluster = int(assign(task.losses(like(self.centres, task.clients.features)))[0])
         return self.cluster
 
     def predict(self, x: Array, cluster: int | None = None) -> NDArray[Any]:
-        """(n,): what the model of a cluster says about samples: a class, or a number; default: the assigned one."""
+        """(n,): the predictions of a cluster's model, classes or numbers; default: the assigned cluster."""
         chosen = self.cluster if cluster is None else cluster
         if chosen is None:
             raise ValueError("cluster: none is chosen yet; call assign(x, y) with a client's samples, or name one")
@@ -101,7 +101,7 @@ class Models:
 
     @property
     def _columns(self) -> int:
-        """Features of a sample, as follows from the size of a centre."""
+        """The number of features of a sample, computed from the dimension of a centre."""
         problem, dim = self.config.problem, int(self.centres.shape[1])
         if isinstance(problem, Images):
             if not problem.hidden:
@@ -110,11 +110,11 @@ class Models:
         return dim // (problem.classes if isinstance(problem, Folder) and problem.task == "softmax" else 1)
 
     def _task(self, x: Array, y: Array | None) -> Any:
-        """The run's task on one client; without targets it can only predict."""
+        """The run's task for one client; without targets only for predictions."""
         problem = self.config.problem
         features = as_numpy(x).reshape(len(x), -1)
         if isinstance(problem, Folder):
-            # as the files were: far from 0 a smaller type would lose what the offset leaves
+            # in float64, as the files are read: far from 0 a float32 loses digits when the offset is subtracted
             features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
             if problem.intercept:
                 features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
@@ -130,4 +130,4 @@ class Models:
             loss = tasks.TASKS[name].loss
             assert loss is not None
             return tasks.LinearModel(clients, loss(getattr(problem, "classes", 2)), least_squares)
-        raise ValueError("a mean predicts nothing; see centres")
+        raise ValueError("predict: the mean task has no predictions; see centres")

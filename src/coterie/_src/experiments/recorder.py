@@ -1,4 +1,4 @@
-"""What is kept of one method in one trial: a row per round, an audit per client, and the final metrics."""
+"""The record of one method in one trial: a row per round, an audit per client, and the final metrics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from coterie._src.arrays import Bools, Floats, as_numpy
 from coterie._src.data import Truth
 from coterie._src.experiments.outcome import MethodResult, Row
 from coterie._src.intake import Verdict
-from coterie._src.metrics import NOT_APPLICABLE, Metrics, cluster_accuracies, contamination, evaluate
+from coterie._src.metrics import NOT_APPLICABLE, Metrics, agreement, cluster_accuracies, contamination, evaluate
 from coterie._src.simulation import Round, choices
 from coterie._src.tasks import Task
 
 
 @dataclass
 class Recorder:
-    """Collects per-round rows and the audit of one method."""
+    """Collects a row per round and the audit of one method."""
 
     task: Task
     truth: Truth | None
@@ -37,19 +37,22 @@ class Recorder:
         self.trimmed = np.zeros(m)
         self.counted = np.zeros(m, dtype=np.int64)
         self.labels = np.full(m, -1)
+        self.judged, self.agreement = np.zeros(0, dtype=np.int64), Metrics()
         test = None if self.truth is None else self.truth.test
         self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
-        self.faults = np.zeros(m, dtype=np.int64)  # a bit for each verdict
+        self.faults = np.zeros(m, dtype=np.int64)  # one bit per verdict
 
-    def add(self, played: Round) -> None:
-        """Take in one round."""
-        self.last = played
-        state, info = played
+    def add(self, current: Round) -> None:
+        """Record one round."""
+        self.last = current
+        state, info = current
         if info is None or not self.record:
             return
         row: Row = {"round": state.round}
         if self.truth is not None:
-            row |= evaluate(state.centres, info.labels, self.truth)
+            if not np.array_equal(info.labels, self.judged):  # most rounds change no label
+                self.judged, self.agreement = info.labels, agreement(info.labels, self.truth)
+            row |= evaluate(state.centres, info.labels, self.truth, known=self.agreement)
             share = contamination(info.labels, self.is_byzantine, state.centres.shape[0])
             row["contamination"] = " ".join(f"{part:.4f}" for part in share)
             if self.tests:
@@ -58,9 +61,9 @@ class Recorder:
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = info.movement
         row["strangers"] = info.unknown_senders
-        row["refused"] = int(_refused(info.verdicts).sum())
-        row["silent"] = int((info.verdicts == Verdict.SILENT).sum())
-        row["empty"] = int((info.sizes == 0).sum())
+        row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
+        row["silent"] = int(np.count_nonzero(info.verdicts == Verdict.SILENT))
+        row["empty"] = int(np.count_nonzero(info.sizes == 0))
         row["stuck"] = info.rejected
         row["sizes"] = " ".join(str(size) for size in info.sizes)
         self.rows.append(row)
@@ -73,11 +76,12 @@ class Recorder:
         self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
-        self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
+        if trimmed is not None:
+            self.trimmed += np.where(np.isnan(trimmed), 0.0, trimmed)
         self.counted += labels >= 0
 
     def finish(self, seconds: float) -> MethodResult:
-        """The final metrics, on the labels that the clients would choose now."""
+        """The result, with metrics for the labels that the clients choose under the final centres."""
         assert self.last is not None
         state = self.last.state
         labels = choices(self.task, state)
@@ -105,7 +109,7 @@ class Recorder:
         return MethodResult(metrics, self.rows, audit, as_numpy(state.centres), clusters, labels)
 
     def _accuracies(self, labels: NDArray[Any]) -> Floats:
-        """(k,): per true cluster, see `cluster_accuracies`."""
+        """(k,): the accuracy per true cluster, see `cluster_accuracies`."""
         assert self.last is not None
         assert self.truth is not None
         centres = self.last.state.centres
@@ -117,7 +121,7 @@ class Recorder:
         return cluster_accuracies(right, labels, self.truth)
 
     def _accuracy(self, each: Floats) -> float:
-        """Over the honest clients."""
+        """The mean accuracy over the honest clients."""
         assert self.truth is not None
         return float(each[self.truth.labels[~self.is_byzantine]].mean())
 
@@ -126,7 +130,7 @@ class Recorder:
         assert self.last is not None
         centres = self.last.state.centres
         if self.local:
-            return NOT_APPLICABLE  # a model fitted to the client's own samples says nothing
+            return NOT_APPLICABLE  # the training loss of a model of one client is not comparable
         judged = ~self.is_byzantine & (labels >= 0)
         losses = as_numpy(self.task.losses(centres))
         return float(losses[judged, labels[judged]].mean()) if judged.any() else NOT_APPLICABLE
@@ -158,6 +162,6 @@ def _reasons(faults: int) -> str:
 
 
 def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whose answer was turned down; who gave none, or was not asked, is silent."""
+    """(m,): whether a reply was refused; a client without a reply is silent, not refused."""
     refused: NDArray[np.bool_] = (verdicts != Verdict.ACCEPTED) & (verdicts != Verdict.SILENT)
     return refused

@@ -1,4 +1,4 @@
-"""What is kept of a run: plain files, complete after every trial, enough to run it again bit for bit."""
+"""The folder of a run: plain files, updated after every trial, from which the run can be repeated bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coterie._src.experiments.toml import as_toml
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The whole file or none of it, also when the machine stops in between."""
+    """Write a file completely or not at all, also if the machine stops in between."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -36,9 +36,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 class RunFolder:
     """The folder of one run.
 
-    config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv
-    (per client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for own data
-    with the names of the columns). Each finished trial is kept at once.
+    Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
+    client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for the problem
+    `folder` with the names of the columns). A trial is written when it is finished.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -52,7 +52,7 @@ class RunFolder:
             self.notes = {"columns": json.dumps(config.problem.weight_names())}
 
     def open(self) -> None:
-        """Make the folder and write what is known before the first trial."""
+        """Create the folder, with config.toml and a first summary.json."""
         header = (
             f"Coterie {__version__}. The numbers of this folder come from this file:\n"
             f"coterie run {self.path / 'config.toml'}"
@@ -61,7 +61,7 @@ class RunFolder:
         self._write_summary("running")
 
     def add(self, result: TrialResult) -> None:
-        """Keep a finished trial."""
+        """Write a finished trial."""
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
                 stream.write(as_csv(rows, header=stream.tell() == 0).encode())
@@ -71,7 +71,7 @@ class RunFolder:
         self._write_summary("running")
 
     def close(self, status: str) -> None:
-        """`complete`, `interrupted` or `failed`. Workers end in any order; the tables get that of the trials."""
+        """Write the tables in the order of the trials, and the status: `complete`, `interrupted` or `failed`."""
         self.trials.sort(key=lambda trial: trial.trial)
         tables = [_tables(trial) for trial in self.trials]
         for name in tables[0] if tables else ():
@@ -85,7 +85,7 @@ class RunFolder:
 
 
 def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[str, Any]:
-    """What a run gave, as summary.json and `--json` have it."""
+    """The result of a run, as in summary.json and printed by `--json`."""
     return {
         "version": __version__,
         "status": status,

@@ -1,4 +1,4 @@
-"""What all methods of a trial share: one draw of data and start."""
+"""The setup of a trial, which all methods share: one draw of the data and the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coterie._src.tasks import Task
 
 
 class Custom(NamedTuple):
-    """What is tried beside the registries: rules by names of one's own, an attack in the place of the configured one."""
+    """Additions to a configuration: further aggregation rules by name, and an attack instead of the configured one."""
 
     rules: Mapping[str, Aggregator | Callable[[Array], Array]] = {}
     attack: Attack | None = None
@@ -33,18 +33,18 @@ NOTHING_CUSTOM = Custom()
 
 @dataclass
 class DataCache:
-    """What the last trial was drawn from, kept for the next: in a sweep many differ in attack or algorithm alone."""
+    """The data of the last trial, reused if only attack or algorithm change, as for many trials of a sweep."""
 
     problem: str = ""
     setup: Setup | None = None
     oracle: MethodResult | None = None
 
     def draw(self, config: Config, trial: int, rng: Generator) -> Setup:
-        """The clients of a trial and what they compute, anew unless they are those of the last one."""
+        """The clients and the task of a trial; those of the last call if the problem, seed and trial are the same."""
         seed, problem = config.run.seed, config.problem
         identity = f"{seed} {trial} {problem.model_dump_json()}" if problem.keeps_draws else ""
         if self.setup is None or identity != self.problem or not identity:
-            self.setup = self.oracle = None  # the last one's samples go before the next one's come
+            self.setup = self.oracle = None  # free the memory before new data are drawn
             drawn = problem.draw(stream(seed, trial, "data"))
             self.problem, self.setup = identity, problem.setup(drawn, config.run.device, rng)
         return self.setup
@@ -52,17 +52,17 @@ class DataCache:
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """One draw of data and start, which all methods of a trial share.
+    """One draw of the data and the start, which all methods of a trial share.
 
     Attributes
     ----------
-    seed, trial : what all random streams are keyed by.
-    options, three_stage, clusters : what methods are built from.
-    task, truth, is_byzantine : the clients, what is known of them, and which of them are Byzantine, (m,).
-    attack : what the Byzantine clients do; None: they answer by their own data.
+    seed, trial : the keys of all random streams.
+    options, three_stage, clusters : the settings of the methods.
+    task, truth, is_byzantine : the clients' task, the true clusters if known, and (m,) which clients are Byzantine.
+    attack : the attack of the Byzantine clients; None: they send honest replies from their own data.
     start : (k, d), the first centres.
-    origin : (1, d), where a robust start asks for gradients; None for 0.
-    shared : leading coordinates that all clusters have in common.
+    origin : (1, d), the point at which a robust start asks for gradients; None for 0.
+    shared : the number of leading coordinates that all clusters share.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class TrialSetup:
         return stream(self.seed, self.trial, purpose)
 
     def setting(self, rng: Generator, audit: bool = True) -> Setting:
-        """What methods are built from; rng: for the buckets of `algorithm.before`."""
+        """The setting from which methods are built; rng: for the buckets of `algorithm.before`."""
         return Setting(
             options=self.options,
             clients=self.task.clients.count,
@@ -98,9 +98,9 @@ class TrialSetup:
         )
 
     def started(self, dtype: str, rng: Generator) -> TrialSetup:
-        """The setup with the first centres that `options.init` names, of the kind of `self.start`.
+        """The setup with the first centres of `options.init`, as an array like `self.start`.
 
-        dtype: of what is drawn.
+        dtype: of random centres.
         """
         init = self.options.init
         if asks(init):
@@ -137,7 +137,7 @@ def draw_trial(
 
 
 def setting_of(config: Config, task: Task, rng: Generator, clients: int) -> Setting:
-    """What methods are built from in a real federation of so many clients; task: of one of them."""
+    """The setting of a real federation with this many clients; task: that of one of them."""
     return Setting(
         options=config.algorithm,
         clients=clients,
@@ -150,7 +150,7 @@ def setting_of(config: Config, task: Task, rng: Generator, clients: int) -> Sett
 
 
 def check(config: Config) -> None:
-    """Find what only the files can tell (a folder of clients, a file of centres) before any work is done."""
+    """Raise a ValueError if the files of a configuration (a folder of clients, a file of centres) do not fit it."""
     problem, from_file = config.problem, is_file(config.algorithm.init)
     if not problem.reads_data() and not from_file:
         return

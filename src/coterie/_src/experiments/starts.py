@@ -1,4 +1,4 @@
-"""The first centres by name: random, near the truth, from a file, or found by asking the clients."""
+"""The registry of starts: random centres, near the true ones, from a file, or computed from answers of the clients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from coterie._src.registry import Registry
 
 @dataclass(frozen=True)
 class Start:
-    """A start by its name.
+    """The record of a start.
 
     Parameters
     ----------
-    draw : from k, d, the truth, the closeness of a warm start and a generator to (k, d) centres; None for a start that
-        asks the clients or comes from the module itself.
-    find : how answers are clustered, for a start that asks.
+    draw : (k, d, truth, closeness of a warm start, generator) -> (k, d) centres; None for a start that asks the clients
+        or is the initialisation of a module.
+    find : the clustering of the answers, for a start that asks the clients.
     question : what it asks for.
     needs_truth : whether it needs the true centres.
-    for_modules : whether it is a module's own start.
+    for_modules : whether it is the initialisation of a module.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Start:
 
     @property
     def for_servers(self) -> bool:
-        """Whether the server of a real federation can begin so."""
+        """Whether the server of a real federation can use it."""
         return not self.needs_truth and not self.for_modules
 
     def asking(
@@ -59,7 +59,7 @@ class Start:
         origin: Array | None,
         shared: int,
     ) -> RobustStart:
-        """The start of a server that asks; see `RobustStart`."""
+        """The `RobustStart` with this clustering and question."""
         assert self.find is not None
         settings = byzantine_fraction, clusters, max_clusters, curvature, ridge, origin, shared
         return RobustStart(self.find, self.question, *settings)
@@ -74,38 +74,38 @@ def _warm(clusters: int, dim: int, truth: Truth | None, closeness: float, rng: G
 STARTS: Registry[Start] = Registry(
     "start",
     [
-        Start("spectral", "found from one round of gradients, along their leading directions", find=init.spectral),
-        Start("balls", "found from one round of gradients, from the densest balls", find=init.balls),
-        Start("erm", "found from the clients' own minimisers", find=init.erm, question="minimiser"),
+        Start("spectral", "clusters one gradient per client along the leading directions", find=init.spectral),
+        Start("balls", "clusters one gradient per client, from the densest balls", find=init.balls),
+        Start("erm", "clusters the clients' own minimisers", find=init.erm, question="minimiser"),
         Start("bernoulli", "random, of norm 1", lambda k, d, truth, near, rng: init.bernoulli(k, d, rng)),
         Start("gaussian", "random, of norm about 1", lambda k, d, truth, near, rng: init.gaussian(k, d, rng)),
-        Start("warm", "near the truth", _warm, needs_truth=True),
-        Start("fresh", "a module's own random start", for_modules=True),
+        Start("warm", "near the true centres", _warm, needs_truth=True),
+        Start("fresh", "random initialisation of a network", for_modules=True),
     ],
 )
 DEFAULT_ASKING = "spectral"
-"""What a method that finds its own start takes where the configured start asks nobody."""
+"""The start of a method that computes its own, where the configured start asks no clients."""
 
 
 def asks(name: str) -> bool:
-    """Whether a server that begins so asks the clients."""
+    """Whether a start asks the clients."""
     return name in STARTS and STARTS[name].asks
 
 
 def is_file(name: str) -> bool:
-    """Whether it is no named start, so that it must be a file of centres."""
+    """Whether a start is a file of centres, since it is not in the registry."""
     return name not in STARTS
 
 
 def file_of(name: str) -> str:
-    """The file of a start that names one, without the tensor's name."""
+    """The path of a start that is a file, without #NAME."""
     return name.partition(".safetensors#")[0] + (".safetensors" if ".safetensors#" in name else "")
 
 
 def first_centres(
     name: str, clusters: int, dim: int, truth: Truth | None, closeness: float, dtype: str, rng: Generator
 ) -> Array:
-    """The first (k, d) centres of a start that asks nobody: a named one, or a file."""
+    """The (k, d) centres of a start that asks no clients."""
     if is_file(name):
         try:
             centres = init.from_file(name, clusters, dim)

@@ -1,4 +1,4 @@
-"""From TOML and the command line to a configuration and back; a mistake is one line that names the key."""
+"""Reading and writing configurations: TOML files and overrides. An error is one line that names the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Confi
     changes = list(overrides)
     raw = {} if path is None else read_toml(path)
     if any(change.replace(" ", "").startswith("problem.kind=") for change in changes):
-        # keys of the file's kind of problem that the new kind does not have go with the old kind
+        # drop the keys of the file's kind of problem that the new kind does not have
         chosen: dict[str, Any] = {}
         for change in changes:
             override(chosen, change)
@@ -36,7 +36,7 @@ def read_config(path: str | Path | None, overrides: Iterable[str] = ()) -> Confi
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A TOML file; what is wrong with it is a ValueError of one line."""
+    """The content of a TOML file; an invalid file raises a ValueError of one line."""
     file = Path(path)
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML reads it; a bare word is a string."""
+    """A value in TOML syntax; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -68,7 +68,7 @@ def override(raw: dict[str, Any], change: str) -> None:
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
-    """Validate; a ValueError of one line names the key, the rule and the value."""
+    """The validated configuration; a ValueError of one line names the key, the rule and the value."""
     problem = raw.get("problem")
     if isinstance(problem, dict) and "kind" not in problem:
         raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
@@ -93,14 +93,14 @@ def _sections(kind: Any = None) -> dict[str, type[Section]]:
 
 
 def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
-    """One line for the first fault."""
+    """One line about the first error."""
     faults = error.errors(include_url=False)
     kind = raw.get("problem", {}).get("kind") if isinstance(raw.get("problem"), dict) else None
     sections = _sections(kind)
     first = faults[0]
     location = [str(part) for part in first["loc"]]
     if location and location[0] == "problem" and len(location) > 1 and location[1] == kind:
-        del location[1]  # the union's tag
+        del location[1]  # the name of the kind, which is not part of the key
     key = ".".join(location[:2])
     if first["type"] == "extra_forbidden":
         return _unknown_key(location, sections)
@@ -109,7 +109,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         if not location:
-            return message  # a rule across sections names its key itself
+            return message  # the message of a rule about several sections names the key
         named = re.match(r"(\w+)", message)
         if len(location) == 1 and named and named[1] in sections[location[0]].model_fields:
             return f"{location[0]}.{message}"
@@ -123,7 +123,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
 
 
 def explain(error: ValidationError, section: type[Section]) -> str:
-    """One line for the first fault of a single table, whose keys are named without it."""
+    """One line about the first error in a single section; keys are named without the section."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
@@ -169,7 +169,7 @@ def as_toml(config: Config, header: str = "") -> str:
         section: Section = getattr(config, name)
         lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
         fields = type(section).model_fields
-        for key in sorted(fields, key=lambda key: key != "kind"):  # kind first, the rest as declared
+        for key in sorted(fields, key=lambda key: key != "kind"):  # `kind` first, the others as declared
             value = getattr(section, key)
             if name == "run" and key == "methods":
                 value = config.methods
@@ -178,10 +178,10 @@ def as_toml(config: Config, header: str = "") -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML syntax."""
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, bool | str):
-        # TOML's basic strings and booleans read the same, but for one control character
+        # JSON and TOML write strings and booleans alike, except for one control character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -98,7 +98,7 @@ class FlowerNetwork:
             return replies
         if self._update_memory is None:
             self._update_memory = np.empty((self.count, centres.shape[1]), dtype=centres.dtype)
-        return replace(replies, room=self._update_memory)
+        return replace(replies, buffer=self._update_memory)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
         return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge))

@@ -1,4 +1,4 @@
-"""Where the first centres come from: random, near the truth, from a file, or found from what the clients answer."""
+"""The first centres: random, near the true centres, read from a file, or computed from answers of the clients."""
 
 from coterie._src.init.asking import RobustStart
 from coterie._src.init.kmeans import trimmed_kmeans

@@ -1,4 +1,4 @@
-"""First centres that the server finds by itself: it asks every client once, and clusters the answers."""
+"""First centres that the server computes by clustering one answer of every client."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from coterie._src.intake import Replies, admit
 from coterie._src.network import Network
 
 Find = Callable[[Floats, int, float, Generator, bool, bool], Floats]
-"""From one point per client, k, the Byzantine fraction and two ways to leave points out to (k, d) centres.
+"""(points, k, byzantine_fraction, rng, outliers_count, reconsider) -> (k, d) centres, from one point per client.
 
-See `init.robust`: whether removed outliers count towards the fraction, and whether points are reconsidered.
+The two booleans are explained in `init.robust`: whether removed outliers count towards the fraction, and whether the
+second pass considers all points again.
 """
 STRAY_CLIENTS = 2
-"""Honest clients that may join a cluster of Byzantine ones by chance."""
+"""The number of honest clients that may choose the centre of Byzantine clients by chance."""
 HALF = (0, 1)
-"""The samples in two parts: one to compute on, one to judge by."""
+"""The `part` for one round: one half of the samples to compute centres from, the other to evaluate them on."""
 WIDE = 10_000
-"""Columns from which on the answers are clustered along their leading directions alone."""
+"""Answers with at least this many columns are projected onto their leading directions before they are clustered."""
 DIRECTIONS = 64
 
 
 class Points(NamedTuple):
-    """One point per client, and the map from centres among them to centres in all d dimensions."""
+    """One point per client, and the map from centres of these points to centres in all d dimensions."""
 
     points: Floats  # (clients, r)
     embed: Callable[[Floats], Floats]  # (k, r) -> (k, d)
@@ -43,15 +44,15 @@ class RobustStart:
 
     Parameters
     ----------
-    find : how the answers are clustered.
-    question : ask for the `gradient` at a common origin, from where a step against it over the curvature estimates a
-        client's optimum, or for its own `minimiser`.
-    byzantine_fraction : the largest fraction of Byzantine clients to expect; below the smallest cluster's.
-    clusters : k, or None to find that out, up to `max_clusters`.
-    curvature : that a gradient is divided by.
-    ridge : of the minimisers.
-    origin : (1, d), where gradients are asked for; None for 0.
-    shared : so many leading coordinates get one value for all clusters (see `Server.shared`).
+    find : the function that clusters the answers.
+    question : what the clients send: the `gradient` at a common origin, so that origin − gradient/curvature estimates a
+        client's optimum, or its own `minimiser`.
+    byzantine_fraction : bound on the fraction of Byzantine clients; it must be below that of the smallest cluster.
+    clusters : k, or None to estimate it, up to `max_clusters`.
+    curvature : the number that a gradient is divided by.
+    ridge : the ridge penalty of the minimisers.
+    origin : (1, d), the point at which gradients are computed; None for 0.
+    shared : the number of leading coordinates that are equal for all clusters (see `Server.shared`).
     """
 
     find: Find
@@ -67,10 +68,11 @@ class RobustStart:
     def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
         """(k, d) centres of the kind and dtype of `example` (…, d).
 
-        Two ways to leave points out give two candidates, and the clients' losses decide between them. If the better one
-        has a cluster no larger than the Byzantine clients may be, it may be theirs, and two true ones share a centre;
-        then there are two candidates more, from points that are not reconsidered once they are left out, if they have
-        clearly smaller losses.
+        Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
+        one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
+        number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
+        more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
+        than one standard error.
         """
         clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
         points, byzantine = self._points(network, example, clusters), self._byzantine_count(network)
@@ -90,19 +92,19 @@ class RobustStart:
         return like(best, example)
 
     def _byzantine_count(self, network: Network) -> int:
-        """How many there may be; they answer, whoever else is silent or refused."""
+        """The largest number of Byzantine answers: a fraction of all clients, however many honest ones are silent."""
         return floor_count(self.byzantine_fraction, network.count)
 
     def _candidates(
         self, points: Points, clusters: int, byzantine: int, rng: Generator, reconsider: bool = True
     ) -> list[Floats]:
-        """One with removed outliers counted towards the Byzantine fraction, and one without."""
+        """Two candidates: with removed outliers counted towards the Byzantine fraction, and without."""
         settings = clusters, _fraction(byzantine, len(points.points)), rng
         found = [self.find(points.points, *settings, outliers_count, reconsider) for outliers_count in (True, False)]
         return [points.embed(centres) for centres in found]
 
     def _points(self, network: Network, example: Array, fewest: int, part: tuple[int, int] | None = None) -> Points:
-        """One point for each well-formed answer."""
+        """One point per well-formed answer."""
         origin = 0 * example[:1, :] if self.origin is None else self.origin
         by_gradient = self.question == "gradient"
         if by_gradient:
@@ -121,15 +123,15 @@ class RobustStart:
         return Points(points, (lambda centres: middle - embed(centres) / self.curvature) if by_gradient else embed)
 
     def _count(self, network: Network, example: Array, rng: Generator) -> int:
-        """How many clusters there are, judged by samples that the centres were not made from.
+        """The estimated number of clusters.
 
-        For k = 1, 2, … the centres come from one half of every client's samples; a client chooses one by that half,
-        too, and the loss there on the other half counts. A number is allowed if every cluster holds more clients than
-        may be Byzantine; of these it is the smallest that comes within one standard error of the lowest trimmed mean
-        loss. So Byzantine clients that pretend to be a cluster get none: it is no larger than they are, and lowers
-        no other client's loss. Where they have a centre all the same, a true cluster may be found only with one centre
-        more; so for a number that is not allowed, what is left of more centres without the clusters that are too small
-        is a candidate.
+        For k = 1, 2, … centres are computed from one half of every client's samples. A client chooses its centre on the
+        same half, and its loss there is evaluated on the other half. A number k is allowed if every cluster has more
+        clients than may be Byzantine. The result is the smallest allowed k whose trimmed mean loss is within one
+        standard error of the lowest. Byzantine clients that imitate a cluster therefore get no centre: their cluster is
+        too small, and it lowers no other client's loss. If they do get one, a true cluster may appear only with one
+        centre more; so for a number that is not allowed, larger candidates without their too small clusters are
+        considered as well.
         """
         points, byzantine = self._points(network, example, 1, HALF), self._byzantine_count(network)
         largest = max(1, min(self.max_clusters, len(points.points) - byzantine))
@@ -149,7 +151,7 @@ class RobustStart:
 
 @dataclass(frozen=True)
 class CandidateLosses:
-    """The clients' losses at k candidate centres: (clients, k) to choose one by, and to judge that one by."""
+    """The clients' losses at k candidate centres, (clients, k): `choosing` selects a centre, `judging` evaluates it."""
 
     choosing: Floats
     judging: Floats
@@ -160,36 +162,36 @@ class CandidateLosses:
 
     @cached_property
     def chosen(self) -> Ints:
-        """(clients,): every client's best centre."""
+        """(clients,): the centre of lowest loss for every client."""
         return np.asarray(self.choosing.argmin(axis=1))
 
     @property
     def losses(self) -> Floats:
-        """(clients,): at the centre that was chosen."""
+        """(clients,): the loss at the chosen centre."""
         return self.judging[np.arange(len(self.chosen)), self.chosen]
 
     @property
     def sizes(self) -> Ints:
-        """(k,): how many chose each centre."""
+        """(k,): the number of clients that chose each centre."""
         return np.bincount(self.chosen, minlength=self.count)
 
     def without(self, dropped: Bools) -> CandidateLosses:
-        """The same clients without some of the centres, (k,)."""
+        """The losses without some of the centres; dropped: (k,)."""
         return CandidateLosses(self.choosing[:, ~dropped], self.judging[:, ~dropped])
 
 
 def _losses(judged: Sequence[CandidateLosses]) -> Floats:
-    """(clients, candidates)."""
+    """(clients, candidates): the loss at the chosen centre of every candidate."""
     return np.stack([one.losses for one in judged], axis=1)
 
 
 def _candidate_losses(
     network: Network, candidates: Sequence[Floats], example: Array, part: tuple[int, int] | None = None
 ) -> list[CandidateLosses]:
-    """The clients' losses at each candidate, (k, d), asked for once for all.
+    """The clients' losses at the centres of all candidates, each (k, d), from one question.
 
-    With a part the best centre is chosen on the samples that the centres were made from and judged on the others: a
-    choice on the samples that judge it would make every further centre look like a gain.
+    With `part` a centre is chosen on the samples that the centres were computed from and evaluated on the others. If
+    both used the same samples, every additional centre would lower the loss.
     """
     broadcast = like(np.concatenate(candidates), example)
     form = broadcast[:, 0][None, :]
@@ -204,7 +206,7 @@ def _candidate_losses(
 
 
 def _answers(network: Network, replies: Replies, form: Array) -> Floats:
-    """(m, …): the answers of all clients, not a number where one was refused."""
+    """(m, …): the answers of all clients, NaN where one was refused."""
     accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=form)
     found = np.full((network.count, form.shape[1]), np.nan)
     found[accepted.clients] = as_numpy(accepted.updates)
@@ -212,21 +214,22 @@ def _answers(network: Network, replies: Replies, form: Array) -> Floats:
 
 
 def _fraction(byzantine: int, answers: int) -> float:
-    """Of so many answers, less than half."""
+    """The fraction of Byzantine answers, below one half."""
     return min(byzantine / answers, BELOW_HALF)
 
 
 def _lowest(losses: Floats, byzantine: int) -> int:
-    """Which column has the lowest trimmed mean."""
+    """The index of the column with the lowest trimmed mean."""
     return int(np.argmin([_location(column, byzantine) for column in losses.T]))
 
 
 def _location(values: Floats, byzantine: int) -> float:
+    """The trimmed mean."""
     return float(TrimmedMean(_fraction(byzantine, len(values)))(values[:, None])[0])
 
 
 def _standard_error(values: Floats, byzantine: int) -> float:
-    """Of a trimmed mean, by the winsorised variance: the values that are trimmed do not decide it, either."""
+    """The standard error of the trimmed mean, from the winsorised variance, which trimmed values cannot inflate."""
     trim = _fraction(byzantine, len(values))
     ranked, cut = np.sort(values), trim_count(len(values), trim)
     low, high = ranked[cut], ranked[-1 - cut]

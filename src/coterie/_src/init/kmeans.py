@@ -1,4 +1,4 @@
-"""k-means that leaves points out: seeds, exchanges, Lloyd's iteration."""
+"""Trimmed k-means: k-means++ seeds, local search, Lloyd's iteration."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Centre = Callable[[Floats], Floats]
 
 
 class Clusters(NamedTuple):
-    """What a trimmed clustering found."""
+    """The result of a trimmed clustering."""
 
     centres: Floats  # (k, d)
     labels: Ints  # (m,), of all points
-    kept: Bools  # (m,), False for the points that lie farthest from all centres
+    kept: Bools  # (m,), False for the trimmed points, the farthest from all centres
 
 
 def mean_point(points: Floats) -> Floats:
-    """(c, d) -> (d,)."""
+    """(c, d) -> (d,): the mean of the points."""
     found: Floats = points.mean(axis=0)
     return found
 
@@ -43,19 +43,19 @@ def trimmed_kmeans(
     fewest: int | None = None,
     labels: Ints | None = None,
 ) -> Clusters:
-    """k-means over (m, d) points, judged by the `kept` points that lie nearest to a centre.
+    """The best of several runs of trimmed k-means over (m, d) points; it keeps the `kept` points nearest to a centre.
 
-    Of several k-means++ starts the one with the lowest cost wins: the sum of the squared distances to the nearest centre
-    over the points that are kept, and first of all, if `fewest` is given, the one with the fewest clusters of at most so
-    many points.
+    Runs from k-means++ seeds are compared by their cost, the sum of the squared distances of the kept points to their
+    nearest centres. If `fewest` is given, the run with the fewest clusters of at most that many points is preferred,
+    whatever its cost.
 
     Parameters
     ----------
-    exchanges : tries per centre to move it elsewhere when that pays (Lattanzi and Sohler, A better k-means++ algorithm
-        via local search, 2019).
+    exchanges : steps of local search per centre, each of which may replace a centre by a point if that lowers the cost
+        (Lattanzi and Sohler, A better k-means++ algorithm via local search, 2019).
     centre : the centre of the points of one cluster.
-    centres_of_all : centres are those of all points of a cluster, not only of the ones that are kept.
-    labels : (m,), the labels to begin with in the place of k-means++; -1: none. Then there is one start.
+    centres_of_all : a centre is computed from all points of its cluster, not only from those that are kept.
+    labels : (m,), the labels to begin with instead of k-means++; -1: in no cluster. Then there is one run.
     """
     if not 1 <= clusters <= len(points):
         raise ValueError(f"clusters must be from 1 to the number of points ({len(points)}), got {clusters}")
@@ -63,7 +63,7 @@ def trimmed_kmeans(
     for _ in range(starts if labels is None else 1):
         centres = points[plus_plus(points, clusters, kept, rng)]
         if exchanges:
-            centres = _exchanged(points, centres, kept, exchanges, rng)
+            centres = _local_search(points, centres, kept, exchanges, rng)
         found = lloyd(points, centres, kept, iterations, centre, centres_of_all, labels)
         sizes = np.bincount(found.labels, minlength=clusters)
         small = 0 if fewest is None else int((sizes <= fewest).sum())
@@ -84,7 +84,7 @@ def lloyd(
     centres_of_all: bool = False,
     labels: Ints | None = None,
 ) -> Clusters:
-    """Centres and labels in turn until the labels stay; a centre that loses all its points stays where it is."""
+    """Alternate between centres and labels until the labels are stable; a centre without points is not moved."""
     found = _nearest(points, centres, kept)
     if labels is not None:
         found = found._replace(labels=labels)
@@ -105,34 +105,34 @@ def _nearest(points: Floats, centres: Floats, kept: int) -> Clusters:
 
 
 def plus_plus(points: Floats, clusters: int, kept: int, rng: Generator) -> list[int]:
-    """Indices of k-means++ seeds: each next one with probability ∝ squared distance to the seeds so far.
+    """The indices of k-means++ seeds, each drawn with probability ∝ squared distance to the seeds before it.
 
-    Of the points only the `kept` nearest ones are drawn: the others are where outliers would be.
+    Only the `kept` points nearest to these seeds can be drawn; the others may be outliers.
     """
     chosen = [int(rng.integers(len(points)))]
     nearest = cdist(points, points[chosen], "sqeuclidean")[:, 0]
     while len(chosen) < clusters:
-        chosen.append(_drawn(nearest, kept, rng))
+        chosen.append(_draw_point(nearest, kept, rng))
         nearest = np.minimum(nearest, cdist(points, points[chosen[-1:]], "sqeuclidean")[:, 0])
     return chosen
 
 
-def _drawn(nearest: Floats, kept: int, rng: Generator) -> int:
-    """A point with probability ∝ its squared distance to the centres, none of those that are left out."""
+def _draw_point(nearest: Floats, kept: int, rng: Generator) -> int:
+    """The index of a kept point, drawn with probability ∝ its squared distance to the nearest centre."""
     weights = np.where(nearest <= np.partition(nearest, kept - 1)[kept - 1], nearest, 0.0)
     total = weights.sum()
     return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
 
 
-def _exchanged(points: Floats, centres: Floats, kept: int, exchanges: int, rng: Generator) -> Floats:
-    """Try a drawn point in the place of every centre, and take the exchange that lowers the cost most, if any does."""
+def _local_search(points: Floats, centres: Floats, kept: int, exchanges: int, rng: Generator) -> Floats:
+    """The centres after repeatedly drawing a point and replacing the centre for which that lowers the cost most."""
     centres = centres.copy()
     between = cdist(points, centres, "sqeuclidean")
     each = np.arange(len(centres))[:, None]
     cost = np.sort(between.min(axis=1))[:kept].sum()
     for _ in range(exchanges * len(centres) if len(centres) > 1 else 0):
         nearest, second = np.partition(between, 1, axis=1)[:, :2].T
-        drawn = points[_drawn(nearest, kept, rng)]
+        drawn = points[_draw_point(nearest, kept, rng)]
         to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
         without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
         costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)

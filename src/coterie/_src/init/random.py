@@ -1,4 +1,4 @@
-"""Centres that ask nobody: random ones, ones near the truth, ones from a file."""
+"""First centres without questions to the clients: random, near the true centres, or from a file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def gaussian(clusters: int, dim: int, rng: Generator) -> Floats:
 def warm(truth: Truth, closeness: float, rng: Generator) -> Floats:
     """(k, d): each true centre moved by closeness·Δ in a random direction.
 
-    What the theorems assume: ‖θ_j⁽⁰⁾ − θ*_j‖ ≤ ¼ √(λ_F/L_F) Δ, with Δ the least distance of two true centres.
-    With one cluster Δ is taken as 1.
+    What the theorems assume: ‖θ_j⁽⁰⁾ − θ*_j‖ ≤ ¼ √(λ_F/L_F) Δ, with Δ the smallest distance between two true centres.
+    With one cluster Δ is 1.
     """
     centres = as_numpy(truth.centres).astype(np.float64)
     gap = truth.separation if np.isfinite(truth.separation) else 1.0
@@ -42,7 +42,7 @@ def warm(truth: Truth, closeness: float, rng: Generator) -> Floats:
 def from_file(path: str | Path, clusters: int, dim: int) -> Floats:
     """(k, d) centres from a `.safetensors`, `.npy` or `.csv` file.
 
-    Of several tensors in a `.safetensors` file the one named `centres`, or NAME where the path ends in #NAME.
+    From a `.safetensors` file the tensor `centres` is read, or NAME if the path ends in #NAME.
     """
     place, _, wanted = str(path).rpartition("#") if ".safetensors#" in str(path) else (str(path), "", "centres")
     file = Path(place)
@@ -57,7 +57,7 @@ def from_file(path: str | Path, clusters: int, dim: int) -> Floats:
         elif file.suffix == ".npy":
             centres = np.load(file, allow_pickle=False)
         elif file.suffix == ".csv":
-            with warnings.catch_warnings(action="error"):  # an empty file is a warning to NumPy
+            with warnings.catch_warnings(action="error"):  # NumPy only warns about an empty file
                 centres = np.loadtxt(file, delimiter=",", ndmin=2)
         else:
             raise ValueError("its name must end in .safetensors, .npy or .csv")

@@ -1,7 +1,7 @@
-"""Which form of a kernel runs: the plain NumPy reference, or the compiled one.
+"""The choice between the two forms of a kernel: the plain NumPy reference, and the compiled form.
 
-`COTERIE_KERNELS` chooses for the whole process: `auto` (the default) takes the compiled form where it is worth
-compiling, `compiled` takes it always, `reference` never.
+`COTERIE_KERNELS` applies to the whole process: `auto` (the default) uses the compiled form where it repays the time of
+compiling, `compiled` always, `reference` never.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kernel:
     ----------
     reference : the plain NumPy form.
     compiled : "module:function" of this package; the module is imported, and so compiled, at the first use.
-    worth : from the arguments to whether compiled code repays its compiling; None: always.
+    worth : (arguments) -> whether the compiled form repays the time of compiling; None: always.
     """
 
     reference: Callable[..., Any]

@@ -1,9 +1,9 @@
-"""Which of k centres has the least loss for a client, without computing all k losses in every round.
+"""Lower bounds that find the centre of lowest loss for a client without computing all k losses in every round.
 
-A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. A centre whose lower bound, from when
-the client last computed its loss there, still lies above the loss at the client's own centre cannot be the best one.
-Elkan's idea for k-means (Using the triangle inequality to accelerate k-means, 2003), with tangent planes in the place
-of distances.
+A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. When a client computes its loss at a
+centre, it stores such a lower bound. While this bound exceeds the loss at the client's own centre, the other centre
+cannot be the best, and its loss need not be computed. This is Elkan's idea for k-means (Using the triangle inequality
+to accelerate k-means, 2003), with tangent planes instead of distances.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 1e-4
-"""How much smaller, relatively, the loss at the own centre must be for another to be excluded: more than rounding."""
+"""A centre is excluded if its bound exceeds the loss at the own centre by this relative margin, against rounding."""
 MEMORY_SHARE = 0.15
-"""What lower bounds may take, as a share of the memory of the samples."""
+"""The largest memory of the lower bounds, as a share of that of the samples."""
 ROUNDING = 2.0**-21
-"""By how much more, relatively, a bound is lowered in every round: more than float32 loses of it."""
+"""In every round a bound is lowered by this share of itself, more than the rounding error of float32."""
 FLAT = 1e-30
-"""Units of a slope below which it is kept as 0."""
+"""A slope whose unit is smaller is stored as 0."""
 SMALLEST = 1e-37
-"""Losses below which every centre is evaluated: such numbers are too small for float32 to bound anything."""
+"""Below this loss every centre is evaluated, since bounds in float32 are not reliable."""
 UNDERFLOW = 1e-40
-"""What may be missing of a slope because its parts are too small for float32."""
+"""A bound on the norm of a slope's components that underflow in float32."""
 LOWER, STEEPNESS, PATH = range(3)
-"""The numbers that are kept of a client's loss at a centre (see `LowerBounds`)."""
+"""The three numbers stored per client and centre (see `LowerBounds.bounds`)."""
 UNIT, HEIGHT, REMAINDER = range(3)
-"""Those of a tangent plane, beside its slope."""
+"""The three numbers of a tangent plane, beside its slope (see `LowerBounds.planes`)."""
 
 
 @dataclass
 class LowerBounds:
     """Lower bounds on the losses of m clients at k centres.
 
-    A bound falls by at most ‖∇F_i(θ₀)‖·‖δ‖ when a centre has moved by δ, which needs no look at the slope; only where
-    that excludes too little is the tangent plane itself evaluated. The slope is kept in whole numbers from -127 to 127
-    times a unit, a quarter of its memory in float32, and the plane is lowered by ‖e‖·‖δ‖ for the remainder e. In Gram
-    form, where a loss costs little more than a plane, only the first kind of bound is kept.
+    When a centre has moved by δ, a bound decreases by at most ‖∇F_i(θ₀)‖·‖δ‖, which needs only the norm of the slope.
+    If that bound does not exclude the centre, the tangent plane itself is evaluated. The slope is stored as integers
+    from -127 to 127 times a unit, a quarter of its memory in float32, and the plane is lowered by ‖e‖·‖δ‖ for the
+    rounding error e. In Gram form, where a loss costs little more than a plane, only the first kind of bound is stored.
 
     Attributes
     ----------
-    labels : (m,), the clients' last centres.
-    previous : (k, d), the centres as they last were.
-    bounds : (m, 3, k), what F_i(θ_j) cannot lie below now, the steepness ‖∇F_i(θ₀)‖, and the length of the centre's path
-        since the loss was last computed, which is no less than ‖δ‖; NaN where it never was.
-    planes : (m, k, 3), the unit, the height, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖, and ‖e‖.
-    steps : (m, k, d), slope = unit·steps. Planes and steps are (0, k, ·) in Gram form.
+    labels : (m,), the clients' labels in the last round.
+    previous : (k, d), the centres of the last round.
+    bounds : (m, 3, k), the lower bound on F_i(θ_j), the steepness ‖∇F_i(θ₀)‖, and the length of the centre's path since
+        the loss was computed, which is at least ‖δ‖; NaN where it never was.
+    planes : (m, k, 3), the unit, the height, and ‖e‖, so that F_i(θ_j) ≥ height + ⟨slope, θ_j⟩ − ‖e‖·‖δ‖.
+    steps : (m, k, d), the integers: slope = unit·steps. In Gram form planes and steps are empty, (0, k, ·).
     """
 
     labels: NDArray[np.int64]
@@ -59,7 +59,7 @@ class LowerBounds:
 
     @classmethod
     def unknown(cls, clients: int, centres: NDArray[Any], gram: bool) -> LowerBounds:
-        """Before the first loss is computed."""
+        """The bounds before any loss is computed."""
         (k, d), sloped = centres.shape, 0 if gram else clients
         bounds = np.full((clients, 3, k), np.nan, centres.dtype)
         planes = np.full((sloped, k, 3), np.nan, centres.dtype)
@@ -68,24 +68,24 @@ class LowerBounds:
 
     @staticmethod
     def nbytes(clients: int, centres: NDArray[Any], gram: bool) -> int:
-        """The memory that they take."""
+        """The memory of the bounds."""
         three = 3 * centres.itemsize
         return int(len(centres) * clients * (three if gram else 2 * three + centres.shape[1]))
 
 
 @dataclass
 class AssignmentCache:
-    """What clients keep from round to round, so that most need not compute their loss at all k centres again.
+    """Lower bounds that clients keep from round to round, so that most need not compute all k losses again.
 
-    It changes no label and no gradient, only the time to find them. It belongs to the clients whose data it was last
-    used with; with other data, or with centres of another shape, it begins anew.
+    The cache changes no label and no gradient, only the time to compute them. It belongs to the data that it was last
+    used with; with other data, or with centres of another shape, it is reset.
     """
 
     data: Any = field(default=None, repr=False)
     lower_bounds: LowerBounds | None = field(default=None, repr=False)
 
     def bounds_for(self, data: Any, centres: NDArray[Any], clients: int, gram: bool) -> LowerBounds:
-        """The bounds of these clients at such centres, unknown ones if there are none yet."""
+        """The bounds for these clients and centres; new ones if there are none yet."""
         fits = self.lower_bounds is not None and self.lower_bounds.previous.shape == centres.shape
         if self.lower_bounds is None or self.data is not data or not fits:
             self.data, self.lower_bounds = data, LowerBounds.unknown(clients, centres, gram)

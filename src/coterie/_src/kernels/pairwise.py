@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from coterie._src.kernels.dispatch import Kernel
 
 BLOCK = 2048
-"""Columns whose squares are added up in the rows' own precision; blocks are added in float64."""
+"""Columns whose squares are summed in the rows' precision; the sums of blocks are added in float64."""
 FEW = 1 << 24
-"""Differences that NumPy computes in a blink; for more the compiled form, four rows against four at a time, pays."""
+"""Up to this many differences NumPy is fast enough; for more, the compiled form repays its compiling."""
 
 
 def add_squared_distances_reference(
@@ -23,8 +23,9 @@ def add_squared_distances_reference(
         stop = min(start + BLOCK, columns[1])
         for i, row in enumerate(rows):
             last = i if below else len(others)
-            differences = others[:last, start:stop] - row[start:stop]
-            out[i, :last] += np.einsum("ij,ij->i", differences, differences)
+            with np.errstate(over="ignore", invalid="ignore"):  # rows may be infinite, or too far apart for a number
+                differences = others[:last, start:stop] - row[start:stop]
+                out[i, :last] += np.einsum("ij,ij->i", differences, differences)
 
 
 def _worth(rows: NDArray[Any], others: NDArray[Any], columns: tuple[int, int], *_: Any) -> bool:

@@ -16,7 +16,7 @@ Four = tuple[Any, Any, Any, Any]
 
 @partial(compiled, reorder=True)
 def _with_squares(sums: Four, x: Any, y0: Any, y1: Any, y2: Any, y3: Any) -> Four:
-    """Four sums, and (x − y)² more in each."""
+    """The four sums plus (x − y)² each."""
     d0, d1, d2, d3 = x - y0, x - y1, x - y2, x - y3
     return sums[0] + d0 * d0, sums[1] + d1 * d1, sums[2] + d2 * d2, sums[3] + d3 * d3
 
@@ -27,9 +27,9 @@ def add_squared_distances(
 ) -> None:
     """See `pairwise.add_squared_distances_reference`.
 
-    What is loaded once serves four distances, and their sixteen sums stay in registers. Beyond the last row the last
-    one stands in, and is not counted. The rows are sliced one by one, so that the compiler knows that their values lie
-    side by side.
+    Every value that is loaded is used for four distances, and sixteen sums stay in registers. Beyond the last row the
+    last one is repeated, and not counted. Rows are sliced one by one, so that the compiler knows that they are
+    contiguous.
     """
     last, end, zero = len(rows) - 1, len(others) - 1, rows.dtype.type(0)
     for start in range(columns[0], columns[1], BLOCK):

@@ -1,8 +1,8 @@
-"""What a perceptron costs on a CPU, where it can be had for less than by torch's operators.
+"""Two computations of a perceptron on a CPU that are faster than with torch's operators.
 
-- The first layer of samples that are mostly zeros, such as images of digits, without the products with zeros.
-- The slopes of a perceptron's loss (a linear layer, ReLU, a linear layer, cross-entropy) in one pass over each client's
-  rows: between the operators of a small network memory is read and written for as long as anything is computed.
+- The first layer for samples that are mostly zeros, such as images of digits, without the products with zeros.
+- The gradients of a perceptron's loss (a linear layer, ReLU, a linear layer, cross-entropy) in one pass over each
+  client's rows; with separate operators, a small network spends as much time on memory access as on arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 Ints = NDArray[Any]
 
 SPARSE = 0.3
-"""A share of numbers other than zero below which the sparse form of rows pays (break-even is at about 0.4)."""
+"""If a smaller share of the values is nonzero, the sparse form is used (it is faster up to about 0.4)."""
 
 
 def first_layer_reference(
@@ -49,9 +49,10 @@ def weigh_reference(starts: Ints, columns: Ints, values: Array, weights: Array, 
 def slopes_reference(
     rest: Array, pre_activations: Array, targets: Ints, by_rest: Array, by_pre_activations: Array
 ) -> None:
-    """The slopes of each client's mean cross-entropy by its last layer and by its pre-activations.
+    """The gradients of each client's mean cross-entropy by its last layer and by its pre-activations.
 
-    rest: (c, o·(h + 1)), the weights of the last layer and then its biases. pre_activations: (c, n, h). targets: (c, n).
+    rest: (c, o·(h + 1)), the weights of the last layer and then its biases. pre_activations: (c, n, h). targets: (c,
+    n).
     """
     clients, samples, width = pre_activations.shape
     outputs = rest.shape[1] // (width + 1)
@@ -73,7 +74,7 @@ _slopes = Kernel(slopes_reference, "perceptron_numba:slopes")
 
 
 class SparseRows(NamedTuple):
-    """Row i has values[starts[i]:starts[i+1]] at those columns, and zeros elsewhere."""
+    """CSR rows: row i has values[starts[i]:starts[i+1]] at columns[starts[i]:starts[i+1]], and zeros elsewhere."""
 
     starts: Ints
     columns: Ints
@@ -87,7 +88,7 @@ class SparseSamples(NamedTuple):
     columns: SparseRows
 
     def first_layer(self, weights: Tensor, biases: Tensor) -> Tensor:
-        """(k, width, inputs), (k, 1, width) -> (k, c·n, width): what k linear layers make of the samples."""
+        """(k, width, inputs), (k, 1, width) -> (k, c·n, width): the outputs of k linear layers."""
         found = torch.empty((len(weights), len(self.rows.starts) - 1, weights.shape[1]), dtype=weights.dtype)
         layers = weights.mT.contiguous().numpy(), biases[:, 0].contiguous().numpy()
         _first_layer(*self.rows, *layers, found.numpy())
@@ -99,7 +100,7 @@ class SparseSamples(NamedTuple):
 
 
 def sparse_samples(features: Tensor) -> SparseSamples | None:
-    """(c, n, inputs) -> its sparse form; None where that would not pay."""
+    """(c, n, inputs) -> the sparse form; None where it would not be faster."""
     if features.device.type != "cpu" or features.dtype not in (torch.float32, torch.float64):
         return None
     full = features.numpy()
@@ -111,24 +112,24 @@ def sparse_samples(features: Tensor) -> SparseSamples | None:
 def _sparse(full: Array) -> SparseRows:
     flat = full.reshape(-1, full.shape[-1])
     rows, columns = np.nonzero(flat)
-    short = np.uint16 if flat.shape[1] <= 1 << 16 else np.int32  # a third of what is kept
+    short = np.uint16 if flat.shape[1] <= 1 << 16 else np.int32  # column numbers take a third of the memory
     return SparseRows(np.searchsorted(rows, np.arange(len(flat) + 1)), columns.astype(short), flat[rows, columns])
 
 
 def perceptron_outputs(rest: Tensor, pre_activations: Tensor) -> Tensor:
-    """(o·(h + 1),), (n, h) -> (n, o): what the last layer makes of pre-activations."""
+    """(o·(h + 1),), (n, h) -> (n, o): the outputs of the last layer."""
     width = pre_activations.shape[-1]
     outputs = len(rest) // (width + 1)
     return linear(pre_activations.relu(), rest[: outputs * width].view(outputs, width), rest[outputs * width :])
 
 
 def perceptron_slopes(rest: Tensor, pre_activations: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of each client's mean loss by its last layer (c, o·(h + 1)) and by its pre-activations (c, n, h).
+    """The gradients of each client's mean loss by its last layer (c, o·(h + 1)) and by its pre-activations (c, n, h).
 
     rest: (c, o·(h + 1)), the weights of the last layer and then its biases. targets: (c, n), classes.
     """
     outputs = rest.shape[1] // (pre_activations.shape[2] + 1)
-    if targets.min() < 0 or targets.max() >= outputs:  # they may have changed; a kernel would write anywhere
+    if targets.min() < 0 or targets.max() >= outputs:  # the kernel does not check bounds
         raise IndexError(f"targets: must be from 0 to {outputs - 1}")
     by_rest, by_pre_activations = torch.empty_like(rest), torch.empty_like(pre_activations)
     arrays = (one.contiguous().numpy() for one in (rest, pre_activations, targets))

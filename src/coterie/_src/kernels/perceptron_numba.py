@@ -1,4 +1,4 @@
-"""The sparse first layer and the slopes of a perceptron on a CPU (Numba). Benchmark: `python -m benchmarks networks`."""
+"""The sparse first layer and the gradients of a perceptron (Numba). Benchmark: `python -m benchmarks networks`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from coterie._src.kernels.compiling import compiled
 Array = NDArray[Any]
 Ints = NDArray[Any]
 
-TURNED = 16
-"""Inputs whose sums are transposed together: a line of the cache."""
+CACHE_LINE = 16
+"""Inputs whose sums are transposed together: the values of a cache line."""
 
 
 @partial(compiled, reorder=True)
 def _add_product(sums: Array, columns: Ints, values: Array, dense: Array) -> None:
-    """sums += Σ_q values[q] · dense[columns[q]]; eight at a time: sums are loaded and stored an eighth as often."""
+    """sums += Σ_q values[q] · dense[columns[q]]; eight terms at a time, to load and store the sums less often."""
     whole = len(values) - len(values) % 8
     for q in range(0, whole, 8):
         x0, x1, x2, x3 = values[q], values[q + 1], values[q + 2], values[q + 3]
@@ -53,14 +53,14 @@ def first_layer(starts: Ints, columns: Ints, values: Array, weights: Array, bias
 def weigh(starts: Ints, columns: Ints, values: Array, weights: Array, out: Array) -> None:
     """See `perceptron.weigh_reference`.
 
-    Some inputs at a time, so that they are transposed while they are in the cache and written as whole lines.
+    By groups of inputs, which are transposed in the cache and written as whole cache lines.
     """
     width = weights.shape[2]
     inputs = (len(starts) - 1) // len(weights)
-    sums = np.empty((TURNED, width), weights.dtype)
+    sums = np.empty((CACHE_LINE, width), weights.dtype)
     for client in range(len(weights)):
-        for begin in range(0, inputs, TURNED):
-            many = min(TURNED, inputs - begin)
+        for begin in range(0, inputs, CACHE_LINE):
+            many = min(CACHE_LINE, inputs - begin)
             sums[:] = 0
             for p in range(many):
                 i = client * inputs + begin + p
@@ -86,7 +86,7 @@ def slopes(rest: Array, pre_activations: Array, targets: Ints, by_rest: Array, b
         for i in range(samples):
             row, slope = pre_activations[client, i], by_pre_activations[client, i]
             for c in range(width):
-                active[c] = 0 if row[c] <= 0 else row[c]  # what is not a number stays so
+                active[c] = 0 if row[c] <= 0 else row[c]  # a NaN stays NaN
             for o in range(outputs):
                 own, score = weights[o], biases[o]
                 for c in range(width):

@@ -1,4 +1,4 @@
-"""What the server does to all replies of a round before it aggregates them: check them, and sort them by cluster."""
+"""The checks of all replies of a round, and their grouping by cluster, before they are aggregated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 def well_formed_reference(
     senders: Ints, rounds: Ints, labels: Ints, updates: NDArray[Any], clusters: int, round: int
 ) -> bool:
-    """Whether every client sent one reply of this round, in their order, with a cluster that exists and finite numbers.
+    """Whether every client sent one reply of this round, in order, with an existing cluster and finite numbers.
 
     updates: (m, d). The numbers are checked by the sum of their squares; False also where that overflows.
     """
@@ -29,7 +29,10 @@ def well_formed_reference(
 
 
 def group_rows_reference(labels: Ints, order: Ints, counts: Ints) -> bool:
-    """order (rows,): the rows cluster by cluster; counts (clusters,): how many each has. False: a label is out of range."""
+    """Write the rows in the order of their clusters to order (rows,), and the cluster sizes to counts (clusters,).
+
+    Returns False, and writes nothing useful, if a label is out of range.
+    """
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(counts):
         return False
     order[:] = np.argsort(labels, kind="stable")

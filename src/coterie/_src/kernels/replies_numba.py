@@ -1,4 +1,4 @@
-"""Checks and grouping of replies (Numba): NumPy would take as long as a small round. Benchmark: `simulation`."""
+"""Checks and grouping of replies (Numba); with NumPy they take as long as a small round. Benchmark: `simulation`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The squared loss of m clients: loss and gradient at one centre each, and the centre of least loss.
+"""The squared loss of m clients: loss and gradient at one centre each, and the centre of lowest loss.
 
-The reference states the formulas; the compiled form computes the same numbers up to rounding, one pass over the
-samples in cache-sized blocks and without temporary arrays.
+The reference states the formulas. The compiled form gives the same numbers up to rounding, by one pass over the samples
+in cache-sized blocks and without temporary arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RegressionData(NamedTuple):
 
     @classmethod
     def of_samples(cls, features: Any, targets: Any, offsets: Ints) -> RegressionData | None:
-        """None where these are not contiguous NumPy arrays of one floating type."""
+        """The data, or None if these are not contiguous NumPy arrays of one floating dtype."""
         features, targets = _as_array(features), _as_array(targets)
         if not _readable(features, targets):
             return None
@@ -42,14 +42,14 @@ class RegressionData(NamedTuple):
 
     @classmethod
     def of_statistics(cls, minima: Any, floors: Any, grams: Any) -> RegressionData | None:
-        """minima (m, d), floors (m,), grams (m, d, d); None as in `of_samples`."""
+        """The data from minima (m, d), floors (m,) and grams (m, d, d); None as in `of_samples`."""
         if not _readable(minima, floors, grams):
             return None
         m, d = minima.shape
         return cls(grams.reshape(m * d, d), minima.reshape(m * d), d * np.arange(m + 1), floors, True)
 
     def fits(self, centres: Any) -> bool:
-        """Whether the kernels take such centres together with these data."""
+        """Whether the kernels accept these centres with these data."""
         alike = type(centres) is np.ndarray and centres.dtype == self.rows.dtype and centres.flags.c_contiguous
         return bool(alike and centres.ndim == 2 and centres.shape[1] == self.rows.shape[1])
 
@@ -82,10 +82,10 @@ def respond_reference(
     search: bool,
     *bounds: Any,
 ) -> None:
-    """losses (m,) and gradients (m, d) at the centres that labels (m,) name; with `search` the labels are found, too.
+    """losses (m,) and gradients (m, d) at the centres that labels (m,) name; `search` finds the labels first.
 
-    F_i(θ) = (1/n_i) Σ_l (x_l·θ − y_l)², or its Gram form; the first centre of least loss, where a loss that is not a
-    number counts as infinite. bounds: not needed here, all losses are computed.
+    F_i(θ) = (1/n_i) Σ_l (x_l·θ − y_l)², or its Gram form. With `search` the label is the first centre of lowest loss;
+    NaN counts as infinite. bounds: unused here, since all losses are computed.
     """
     for i in range(len(labels)):
         x, y = rows[offsets[i] : offsets[i + 1]].astype(np.float64), column[offsets[i] : offsets[i + 1]]
@@ -114,7 +114,7 @@ def losses_and_gradients(data: RegressionData, centres: Floats, labels: Ints) ->
         raise ValueError(f"labels must have shape {data.floors.shape}, got {labels.shape}")
     if labels.size and not 0 <= labels.min() <= labels.max() < len(centres):
         raise ValueError(f"labels must be whole numbers in [0, {len(centres)}), got {labels.min()} to {labels.max()}")
-    losses, gradients = _room(data, centres)
+    losses, gradients = _empty_outputs(data, centres)
     nothing = LowerBounds.unknown(0, centres, False)
     tables = nothing.previous, nothing.bounds, nothing.planes, nothing.steps
     _respond(*data, centres, labels, losses, gradients, False, *tables)
@@ -124,19 +124,19 @@ def losses_and_gradients(data: RegressionData, centres: Floats, labels: Ints) ->
 def best_centres(
     data: RegressionData, centres: Floats, cache: AssignmentCache, sample_bytes: int
 ) -> tuple[Ints, Floats] | None:
-    """(m,) and (m, d): the centre of least loss of every client, and its gradient there.
+    """(m,) and (m, d): the centre of lowest loss of every client, and its gradient there.
 
-    None where the lower bounds would take more than their share of the samples' memory.
+    None if the lower bounds need more than `MEMORY_SHARE` of the samples' memory.
     """
     if LowerBounds.nbytes(len(data.floors), centres, data.gram) > MEMORY_SHARE * sample_bytes:
         return None
     state = cache.bounds_for(data, centres, len(data.floors), data.gram)
-    losses, gradients = _room(data, centres)
+    losses, gradients = _empty_outputs(data, centres)
     tables = state.previous, state.bounds, state.planes, state.steps
     _respond(*data, centres, state.labels, losses, gradients, True, *tables)
     return state.labels.copy(), gradients  # the caller may change them
 
 
-def _room(data: RegressionData, centres: Floats) -> tuple[Floats, Floats]:
+def _empty_outputs(data: RegressionData, centres: Floats) -> tuple[Floats, Floats]:
     m = len(data.floors)
     return np.empty(m, centres.dtype), np.empty((m, centres.shape[1]), centres.dtype)

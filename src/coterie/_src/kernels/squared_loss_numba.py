@@ -30,9 +30,9 @@ Floats = NDArray[Any]
 Ints = NDArray[np.int64]
 
 FIRST_CACHE = 1 << 12
-"""Values of a block of samples that is read twice: half of a first-level cache of 32 KB."""
+"""Values of a block of samples that is read twice: 16 KB, half of a first-level cache."""
 SUMMED = 1 << 12
-"""Samples whose part of a gradient is summed in the features' own precision."""
+"""The number of samples whose gradient is summed in the precision of the features."""
 
 
 @partial(compiled, reorder=True, inline=True)
@@ -80,10 +80,10 @@ def _inner_product(offset: Any, gradient: Any) -> Any:
 
 @partial(compiled, inline=True)
 def _by_samples(x: Any, y: Any, centre: Any, errors: Any, gradient: Any) -> Any:
-    """The mean squared error; its gradient is added to what is there.
+    """The mean squared error; its gradient is added to `gradient`.
 
-    The errors are computed row by row, since memory is fastest when it is read in order; then the gradient, four rows
-    at a time, of so few rows that they are still in the first-level cache. So the samples are read once from memory.
+    For a block of rows the errors are computed row by row, since memory is fastest when read in order; then the
+    gradient, four rows at a time, while the block is in the first-level cache. The samples are read once from memory.
     """
     rows, block, total = len(x), len(errors), 0.0
     factor = x.dtype.type(2) / x.dtype.type(rows)
@@ -96,7 +96,7 @@ def _by_samples(x: Any, y: Any, centre: Any, errors: Any, gradient: Any) -> Any:
 
 @compiled
 def _by_many_samples(x: Any, y: Any, centre: Any, errors: Any, gradient: Any) -> Any:
-    """The mean over parts of the samples: a float32 sum over all of them would lose its digits."""
+    """As `_by_samples`, as a mean over parts of the samples: a float32 sum over all would lose digits."""
     total, sums = 0.0, np.zeros(len(gradient))
     for start in range(0, len(x), SUMMED):
         stop = min(start + SUMMED, len(x))
@@ -139,7 +139,7 @@ def _product(steps: NDArray[np.int8], centre: Floats) -> float:
 
 @partial(compiled, reorder=True)
 def _set_bound(loss: float, gradient: Floats, centre: Floats, bound: Floats, j: int) -> None:
-    """The lower bound at centre j where the loss was just computed, and how fast it can fall."""
+    """Store the lower bound and the steepness at centre j, where the loss was just computed."""
     square, rise = 0.0, 0.0
     for c in range(len(gradient)):
         value = np.float64(gradient[c])
@@ -151,11 +151,11 @@ def _set_bound(loss: float, gradient: Floats, centre: Floats, bound: Floats, j: 
 
 @partial(compiled, reorder=True)
 def _set_plane(loss: float, gradient: Floats, centre: Floats, plane: Floats, steps: NDArray[np.int8]) -> None:
-    """The tangent plane of a client's loss at a centre."""
+    """Store the tangent plane of a client's loss at a centre."""
     largest = 0.0
     for c in range(len(gradient)):
         largest = max(largest, abs(np.float64(gradient[c])))
-    plane[UNIT] = largest / 127 if largest < np.inf else np.nan  # a plane that is not a number excludes nothing
+    plane[UNIT] = largest / 127 if largest < np.inf else np.nan  # NaN excludes nothing
     unit, remainder = np.float64(plane[UNIT]), 0.0
     for c in range(len(gradient)):
         value = np.float64(gradient[c])
@@ -166,23 +166,23 @@ def _set_plane(loss: float, gradient: Floats, centre: Floats, plane: Floats, ste
 
 @partial(compiled, inline=True)
 def _lower_bounds(bound: Floats, moved: Floats, own: int, limit: Any) -> int:
-    """Lower the bounds by what the centres have moved; returns how many but the own one are within the limit."""
+    """Lower the bounds by the moves of the centres; return how many centres, without the own one, are not excluded."""
     number, candidates = moved.dtype.type, 0
     for j in range(len(moved)):
         lower = bound[LOWER, j]
         lowered = lower - bound[STEEPNESS, j] * moved[j] - number(ROUNDING) * abs(lower)
         bound[LOWER, j] = lowered
         bound[PATH, j] = (bound[PATH, j] + moved[j]) * number(1 + ROUNDING)
-        candidates += not lowered > limit  # also where it is not a number
+        candidates += not lowered > limit  # also where it is NaN
     return candidates - (not bound[LOWER, own] > limit)
 
 
 @compiled
 def _bound_by_plane(bound: Floats, j: int, plane: Floats, steps: NDArray[np.int8], centre: Floats) -> None:
-    """The lower bound at centre j from the tangent plane."""
+    """Store the lower bound at centre j from the tangent plane."""
     height, rise = np.float64(plane[HEIGHT]), np.float64(plane[UNIT]) * _product(steps, centre)
-    fallen = np.float64(plane[REMAINDER]) * np.float64(bound[PATH, j])
-    bound[LOWER, j] = height + rise - fallen - MARGIN * (abs(height) + abs(rise))
+    error = np.float64(plane[REMAINDER]) * np.float64(bound[PATH, j])
+    bound[LOWER, j] = height + rise - error - MARGIN * (abs(height) + abs(rise))
 
 
 @compiled
@@ -204,9 +204,9 @@ def respond(
 ) -> None:
     """losses (m,) and gradients (m, d) of every client at the centre that labels (m,) names.
 
-    With `search`, labels become those of the centres of least loss: every client first evaluates its last centre and
-    then, while its samples are in cache, those that its lower bounds do not exclude (see `elkan.LowerBounds`).
-    previous: the centres of the last round, overwritten.
+    With `search`, labels become those of the centres of lowest loss: every client first evaluates its last centre and
+    then, while its samples are in the cache, the centres that its lower bounds do not exclude (see
+    `elkan.LowerBounds`). previous: the centres of the last round, overwritten.
     """
     k, dim = centres.shape
     scratch = np.empty(dim if gram else max(4, FIRST_CACHE // dim // 4 * 4), dtype=rows.dtype)
@@ -245,6 +245,6 @@ def respond(
                 _set_plane(np.float64(loss), gradient, centres[j], planes[i, j], steps[i, j])
             found = np.inf if np.isnan(loss) else loss
             if found < best or (found == best and j < labels[i]):  # ties go to the first centre
-                best, labels[i] = found, j
+                best, labels[i], losses[i] = found, j, loss
                 for c in range(dim):
                     gradients[i, c] = gradient[c]

@@ -1,4 +1,4 @@
-"""The threads that kernels share."""
+"""The thread pool of the kernels."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from coterie._src.arrays import available_cores
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """One thread for each core that this process may use."""
+    """A pool with one thread per core that this process may use."""
     return ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="coterie")

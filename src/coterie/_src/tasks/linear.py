@@ -1,7 +1,7 @@
-"""Models whose loss depends on the features through scores x·W: least squares, logistic, softmax.
+"""Models whose loss depends on the features through scores x·W: linear, logistic and softmax regression.
 
 F_i(θ) = (1/n_i) Σ_l ℓ(x^{i,l}·W, y^{i,l}) with θ the flattened W of shape (columns, outputs). The three
-differ only in ℓ, so a task is the data plus a small tuple of pure functions.
+differ only in ℓ, so a task consists of the data and a `Loss`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from coterie._src.kernels.squared_loss import RegressionData
 from coterie._src.tasks.base import Response, assign
 
 WELL_CONDITIONED = 1e-6
-"""A Gram matrix's inverse condition number above which its factor gives ten digits."""
+"""If the inverse condition number of the Gram matrix is larger, its Cholesky factor gives ten correct digits."""
 POWER_STEPS = 30
 CACHED_ELEMENTS = 1 << 19
-"""Feature values of a block that is looked at twice: two megabytes of float32 stay in a core's cache."""
+"""Feature values of a block that is read twice: 2 MB of float32, which stay in the cache of a core."""
 
 
 class Loss(NamedTuple):
     """ℓ(s, y) for scores s (…, outputs) and targets y (…).
 
-    value -> (…), slope = ∂ℓ/∂s -> (…, outputs), curvature = an upper bound on the eigenvalues of ∂²ℓ/∂s²,
-    predict = the target that scores speak for, flip = targets turned into their contrary,
-    square = whether it is the square loss, which has kernels of its own.
+    value: (s, y) -> (…). slope: (s, y) -> ∂ℓ/∂s, (…, outputs). curvature: an upper bound on the eigenvalues of ∂²ℓ/∂s².
+    predict: s -> the predicted targets. flip: y -> the targets of a label-flip attack. square: whether it is the square
+    loss, for which there are kernels.
     """
 
     outputs: int
@@ -50,7 +50,7 @@ class Loss(NamedTuple):
 
 
 def squared_loss() -> Loss:
-    """ℓ(s, y) = (s − y)², as in the paper (no factor ½, so the gradient carries a 2)."""
+    """ℓ(s, y) = (s − y)², as in the paper (without a factor ½, so the gradient has a factor 2)."""
     return Loss(
         1,
         value=lambda s, y: (s[..., 0] - y) ** 2,
@@ -140,7 +140,7 @@ class LinearModel:
         return self._with_targets(self.predict(model, self.clients.features))
 
     def predict(self, centre: Array, features: Array) -> Array:
-        """(n,): the targets that a centre gives to (n, columns) features."""
+        """(n,): the targets that a centre predicts for (n, columns) features."""
         return self.loss.predict(features @ self._weights(centre)[0])
 
     def _with_targets(self, targets: Array) -> LinearModel:
@@ -150,9 +150,9 @@ class LinearModel:
         return namespace(centres).reshape(centres, (-1, self.clients.dim, self.loss.outputs))
 
     def _scores(self, block: Block, centres: Array) -> Array:
-        """(c, n, k, outputs): the scores under all centres are one matrix product per client.
+        """(c, n, k, outputs): the scores under all centres, by one matrix product per client.
 
-        Per client, not for the block as a whole: for few columns BLAS is twice as fast on small factors.
+        Not one product for the whole block: for few columns BLAS is twice as fast on small factors.
         """
         xp = namespace(centres)
         weights = self._weights(centres)
@@ -167,7 +167,7 @@ class LinearModel:
         targets = block.targets[:, :, None]
         if self._data is None:
             return namespace(scores).mean(self.loss.value(scores, targets), axis=1)
-        errors = (scores[..., 0] - targets).astype(np.float64)  # a float32 sum of many samples loses digits
+        errors = (scores[..., 0] - targets).astype(np.float64)  # a float32 sum over many samples would lose digits
         return ((errors * errors).sum(axis=1) / errors.shape[1]).astype(scores.dtype)
 
     def _gradients(self, block: Block, scores: Array) -> Array:
@@ -179,7 +179,7 @@ class LinearModel:
 
     @cached_property
     def _data(self) -> RegressionData | None:
-        """What the kernels of the square loss read; None for another loss, or where the samples are tensors."""
+        """The data in the form of the kernels; None for another loss, or where the samples are tensors."""
         clients = self.clients
         return (
             RegressionData.of_samples(clients.features, clients.targets, clients.offsets) if self.loss.square else None
@@ -199,7 +199,7 @@ class LinearModel:
                 return Response(*found)
             labels = assign(self.losses(centres))
             return Response(labels, self.gradients(centres, labels))
-        # blocks that stay in cache, so that the second use of the features costs no memory traffic
+        # in blocks that stay in the cache between the two uses of the features
         answers = [self._respond(block, centres) for block in self.clients.blocks(CACHED_ELEMENTS)]
         chosen, gradients = zip(*answers, strict=True)
         return Response(np.concatenate(chosen), namespace(centres).concat(gradients))
@@ -232,7 +232,7 @@ class LinearModel:
 
     @cached_property
     def _curvatures(self) -> Floats:
-        """Kept: all methods of a trial ask the same clients."""
+        """Computed once: all methods of a trial ask the same clients."""
         return self.loss.curvature * gram_curvatures(self.clients)
 
 
@@ -242,11 +242,11 @@ def gram_curvatures(clients: Clients) -> Floats:
 
 
 def block_curvatures(features: Array) -> Floats:
-    """(c, n, d) -> (c, 2): the same for some clients."""
+    """(c, n, d) -> (c, 2): as `gram_curvatures`, for some clients."""
     xp = namespace(features)
     c, n, d = features.shape
     transposed = xp.permute_dims(features, (0, 2, 1))
-    # a fixed start without structure: data orthogonal to it are improbable, and the result is repeatable
+    # a fixed random start: data are hardly ever orthogonal to it, and the result is reproducible
     start = np.random.default_rng(0).standard_normal((1, d, 1))
     vector = like(np.tile(start, (c, 1, 1)), features)
     for _ in range(POWER_STEPS):
@@ -258,11 +258,11 @@ def block_curvatures(features: Array) -> Floats:
 
 
 def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
-    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of least norm.
+    """argmin (1/n)‖Xθ − y‖² + ridge·‖θ‖², of minimal norm.
 
-    By QR with pivoting, so a singular Gram matrix is no trouble; where it is far from singular by Cholesky, which is
-    several times faster. What columns differ by less than the precision of x (inches beside centimetres in float32) is
-    rounding, and no direction of its own.
+    By Cholesky where the Gram matrix is well conditioned; else by QR with pivoting, which is several times slower and
+    allows singular matrices. Directions in which the columns differ by less than the precision of x (inches beside
+    centimetres in float32) are treated as rounding errors.
     """
     (n, d), precision = x.shape, float(np.finfo(x.dtype).eps)
     if ridge == 0 and n > d and (quick := _by_cholesky(x, y)) is not None:
@@ -277,9 +277,9 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
 
 
 def _by_cholesky(x: NDArray[Any], y: NDArray[Any]) -> Floats | None:
-    """The normal equations' solution; None where they may have lost too many digits.
+    """The solution of the normal equations; None where they are too ill-conditioned.
 
-    In float64, a part of the samples at a time: those of a whole cluster are no small array.
+    In float64, by blocks of samples, since those of a whole cluster may be large.
     """
     d, step = x.shape[1], max(1, CACHED_ELEMENTS // x.shape[1])
     gram, moment = np.zeros((d, d)), np.zeros(d)
@@ -296,8 +296,8 @@ def _by_cholesky(x: NDArray[Any], y: NDArray[Any]) -> Floats | None:
 def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
     """(XᵀX)⁻¹Xᵀy in float32, the pseudo-inverse only where the determinant is not positive.
 
-    What the paper's published Three-Stage baseline does. Where d ≥ n the Gram matrix is singular, and what
-    comes out is rounding error. Here to reproduce that; `least_squares` is the way to do it.
+    As in the paper's published Three-Stage baseline, to reproduce it. Where d ≥ n the Gram matrix is singular, and the
+    result consists of rounding errors; `least_squares` has no such problem.
     """
     x32, y32 = x.astype(np.float32), y.astype(np.float32)
     gram = x32.T @ x32 + np.float32(len(x) * ridge) * np.eye(x.shape[1], dtype=np.float32)
@@ -308,17 +308,16 @@ def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
         if (-1) ** swaps * np.prod(np.diag(lu)) > 0:  # in float32, where a small determinant is 0
             return np.asarray(sgetri(lu, pivots)[0] @ moment, dtype=np.float64)
         values, vectors = eigh(gram, driver="evd", check_finite=False)
-        # NumPy's cut for a pseudo-inverse, 1e-15, lies far below float32's rounding: nothing is cut
+        # NumPy's threshold for a pseudo-inverse, 1e-15, is far below the precision of float32: hardly any value is cut
         kept = np.abs(values) > 1e-15 * np.abs(values).max()
         inverses = np.where(kept, 1 / np.where(kept, values, 1), 0)
         return np.asarray(vectors @ (inverses * (vectors.T @ moment)), dtype=np.float64)
 
 
 def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float], Floats]:
-    """A local minimiser for a smooth convex loss by L-BFGS from 0.
+    """A function (x, y, ridge) -> local minimiser of a smooth convex loss, by L-BFGS from 0.
 
-    On separable data and without ridge the infimum lies at infinity; the search then stops, far out,
-    when the gradient is small.
+    On separable data without ridge there is no minimiser; the search then stops where the gradient is small.
     """
 
     def minimise(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
@@ -338,7 +337,7 @@ def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float]
 
 def _check_classes(clients: Clients, classes: int) -> None:
     if clients.targets is None:
-        return  # LinearModel says so itself
+        return  # LinearModel raises the error
     wrong = ~np.isin(as_numpy(clients.targets), np.arange(classes))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

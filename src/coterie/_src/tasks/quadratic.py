@@ -1,4 +1,4 @@
-"""Tasks whose local risk is a parabola: mean estimation, and linear regression through its statistics."""
+"""Tasks with a quadratic local risk: mean estimation, and linear regression from its Gram matrices."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from coterie._src.tasks.base import Response, assign
 from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, squared_loss
 
 BLOCK = 1 << 22
-"""Numbers that the offsets of a block of clients may have."""
+"""The number of values in the temporary arrays of a block of clients."""
 GRAM_SHARE, GRAM_NUMBERS = 0.2, 1 << 24
-"""What statistics may take beside the samples: this share of their memory, or so many numbers, whichever is more."""
+"""The size limit of the Gram matrices: this share of the samples, or this many values, whichever is more."""
 
 
 @dataclass(frozen=True)
 class Quadratic:
     """F_i(θ) = floor_i + (θ − a_i)ᵀ G_i (θ − a_i), with G_i = I where `grams` is None.
 
-    a_i is a local minimiser, so nothing cancels: in the textbook form θᵀGθ − 2bᵀθ + c the loss is a
-    small difference of large numbers, and in float32 it can be all rounding error.
-    minima: (m, d), a_i. floors: (m,), F_i(a_i). grams: (m, d, d) or None. build: the same task on other clients.
+    a_i is a local minimiser, so that no digits cancel: in the form θᵀGθ − 2bᵀθ + c the loss is a small difference of
+    large numbers, which in float32 may be a rounding error.
+    minima: (m, d), a_i. floors: (m,), F_i(a_i). grams: (m, d, d) or None. build: makes the same task for other clients.
     """
 
     clients: Clients
@@ -54,23 +54,23 @@ class Quadratic:
         return self.build(clients)
 
     def flipped(self) -> Quadratic:
-        if self.clients.targets is None:
+        if self.clients.targets is None or self.grams is None:
             return self.on(replace(self.clients, features=-self.clients.features))
         return self.on(replace(self.clients, targets=-self.clients.targets))
 
     def with_targets_from(self, model: Array) -> Quadratic:
         features = self.clients.features
-        if self.clients.targets is not None:
+        if self.clients.targets is not None and self.grams is not None:
             return self.on(replace(self.clients, targets=features @ model))
         owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
         return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))
 
-    def _steepen(self, offsets: Array, some: slice) -> Array:
+    def _times_gram(self, offsets: Array, some: slice) -> Array:
         """(c, r, d) -> (c, r, d): the offsets of some clients times their G_i."""
         return offsets if self.grams is None else offsets @ self.grams[some]
 
     def _blocks(self, numbers: int) -> Iterator[slice]:
-        """The clients, so many at a time that `numbers` for each of them are not too many."""
+        """Blocks of clients that need at most `BLOCK` values in all; numbers: the values per client."""
         together = max(1, BLOCK // numbers)
         for start in range(0, self.clients.count, together):
             yield slice(start, start + together)
@@ -82,12 +82,12 @@ class Quadratic:
         xp, found = namespace(centres), []
         for block in self._blocks(centres.shape[0] * self.dim):
             offsets = centres[None, :, :] - self.minima[block][:, None, :]
-            found.append(self.floors[block][:, None] + xp.sum(offsets * self._steepen(offsets, block), axis=2))
+            found.append(self.floors[block][:, None] + xp.sum(offsets * self._times_gram(offsets, block), axis=2))
         return xp.concat(found)
 
     @cached_property
     def _data(self) -> RegressionData | None:
-        """What the kernels of the square loss read; None without Gram matrices, or where these are tensors."""
+        """The data in the form of the kernels; None without Gram matrices, or where these are tensors."""
         return RegressionData.of_statistics(self.minima, self.floors, self.grams)
 
     def _kernel_data(self, centres: Array) -> RegressionData | None:
@@ -108,7 +108,7 @@ class Quadratic:
         gradients = xp.empty((len(labels), self.dim), dtype=centres.dtype, device=centres.device)
         for block in self._blocks(self.dim):
             offsets = centres[labels[block]] - self.minima[block]
-            gradients[block] = 2.0 * self._steepen(offsets[:, None, :], block)[:, 0, :]
+            gradients[block] = 2.0 * self._times_gram(offsets[:, None, :], block)[:, 0, :]
         return gradients
 
     def minimisers(self, ridge: float = 0.0) -> Array:
@@ -117,20 +117,20 @@ class Quadratic:
         if self.grams is None:
             return self.minima / (1.0 + ridge)
         xp = namespace(self.minima)
-        found, tilt = xp.empty_like(self.minima), ridge * like(np.eye(self.dim), self.grams)
+        found, penalty = xp.empty_like(self.minima), ridge * like(np.eye(self.dim), self.grams)
         for block in self._blocks(self.dim * self.dim):
             grams = self.grams[block]
-            found[block] = xp.linalg.solve(grams + tilt, grams @ self.minima[block][:, :, None])[:, :, 0]
+            found[block] = xp.linalg.solve(grams + penalty, grams @ self.minima[block][:, :, None])[:, :, 0]
         return found
 
     def curvatures(self) -> Floats:
-        if self.grams is None:  # the Hessian is 2·I, known without any sampling error
+        if self.grams is None:  # the Hessian is 2·I, without sampling error
             return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
         return self._curvatures
 
     @cached_property
     def _curvatures(self) -> Floats:
-        """Kept: all methods of a trial ask the same clients."""
+        """Computed once: all methods of a trial ask the same clients."""
         return 2.0 * gram_curvatures(self.clients)
 
 
@@ -141,7 +141,7 @@ def mean_estimation(clients: Clients) -> Quadratic:
         return Quadratic(clients, clients.features, 0 * clients.features[:, 0], None, mean_estimation)
     means, spreads = [], []
     for block in clients.blocks():
-        # float64: a float32 sum of many samples far from 0 loses its digits
+        # in float64: a float32 sum over many samples far from 0 would lose digits
         mean = xp.mean(block.features, axis=1, dtype=xp.float64)
         means.append(cast(mean, block.features))
         offsets = block.features - means[-1][:, None, :]
@@ -152,9 +152,9 @@ def mean_estimation(clients: Clients) -> Quadratic:
 def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] = "auto") -> LinearModel | Quadratic:
     """Linear regression with the square loss f(θ; x, y) = (y − ⟨x, θ⟩)².
 
-    `direct` reads X (n·d numbers per client) in every round, `gram` the statistics XᵀX/n (d²) that are
-    computed once; `auto` takes gram where d is less than the mean n_i, which is the faster one, unless the statistics
-    would take much memory: more than a fifth of that of X (d > n_i/5) and more than 64 MB in float32.
+    `direct` reads X (n·d values per client) in every round, `gram` the matrices XᵀX/n (d² values), which are computed
+    once. `auto` is gram where d is less than the mean n_i, where it is faster, unless the matrices need more than a
+    fifth of the memory of X (d > n_i/5) and more than 64 MB in float32.
     """
     if form not in ("auto", "direct", "gram"):
         raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')

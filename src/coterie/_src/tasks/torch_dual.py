@@ -1,10 +1,10 @@
-"""Local training of a module that begins with a linear layer, without that layer's weights.
+"""Local training in dual form, for modules that begin with a linear layer.
 
-Where a module begins with a linear layer W and a client has fewer samples than features, steps of full-batch SGD never
-leave the span of its samples: W_t = W_0 − A_tᵀ X, with A_t the summed slopes of the loss by the pre-activations
-Z_t = X W_tᵀ. So Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs the n × n products of the samples, computed once for all
-rounds, in place of two passes over the features; W itself is formed once, at the end. The same numbers up to rounding,
-and several times less arithmetic.
+With full-batch SGD the change of the first layer's weights W is always in the span of the samples: W_t = W_0 − A_tᵀ X,
+with A_t the summed gradients of the loss with respect to the pre-activations Z_t = X W_tᵀ. Hence
+Z_{t+1} = Z_t − (X Xᵀ)(A_{t+1} − A_t) needs only the n × n matrix X Xᵀ, computed once for all rounds, instead of two
+passes over the features, and W is computed once, at the end. If a client has fewer samples than features this takes
+several times less arithmetic, with the same result up to rounding.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, …), targets (n,)) -> (n,): the loss of every sample, such as cross_entropy with reduction="none"."""
 
 Slopes = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(later layers (c, p), pre-activations (c, n, h), targets (c, n)) -> slopes of the clients' mean losses by the two."""
+"""(later layers (c, p), pre-activations (c, n, h), targets (c, n)) -> gradients of the mean losses by the first two."""
 
 
 class LocalTraining(NamedTuple):
-    """τ steps of SGD that a client makes on its own samples; its update is the difference of the parameters.
+    """`steps` steps of SGD on a client's own samples; its update is the difference of the parameters.
 
-    batch: samples of a step, in turn; 0: all of them. With `steps` steps of size `step` the server's own step is 1.
+    step: the step size; the server's step size is then 1. batch: samples per step, in turn; 0: all of them.
     Reference: Ghosh et al., An efficient framework for clustered federated learning, 2020, model averaging.
     """
 
@@ -42,7 +42,7 @@ class LocalTraining(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the parameters of a module stand in a flat vector."""
+    """The names and shapes of a module's parameters in a flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -58,13 +58,13 @@ class Layout(NamedTuple):
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """How the parameters of a module are laid out, in its own order."""
+    """The layout of a module's parameters, in its own order."""
     parameters = dict(model.named_parameters())
     return Layout(tuple(parameters), tuple(parameter.shape for parameter in parameters.values()))
 
 
 class Head(NamedTuple):
-    """A module that begins with a linear layer of `width` outputs: that layer, and the rest."""
+    """A module that begins with a linear layer of `width` outputs, split into that layer and the later layers."""
 
     width: int
     inputs: int
@@ -74,7 +74,7 @@ class Head(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The parameters of the first layer; they come first in a centre."""
+        """The number of parameters of the first layer; they come first in a centre."""
         return self.width * (self.inputs + self.bias)
 
     def _layer(self, centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,9 +84,9 @@ class Head(NamedTuple):
         return weights, biases.reshape(-1, 1, self.width) if self.bias else weights[:, :1, :0].sum(-1, keepdim=True)
 
     def first(self, centres: Tensor, features: Tensor, sparse: SparseSamples | None = None) -> Tensor:
-        """(k, dim), (c, n, inputs) -> (k, c, n, width): what the first layer of every centre gives, in one product.
+        """(k, dim), (c, n, inputs) -> (k, c, n, width): the pre-activations under every centre, by one matrix product.
 
-        sparse: the same samples in sparse form, where that is known.
+        sparse: the same samples in sparse form, if available.
         """
         weights, biases = self._layer(centres)
         clients, samples, _ = features.shape
@@ -96,18 +96,18 @@ class Head(NamedTuple):
         return found.reshape(clients, samples, len(centres), self.width).permute(2, 0, 1, 3) + biases[:, None]
 
     def own_first(self, own: Tensor, features: Tensor) -> Tensor:
-        """(c, dim), (c, n, inputs) -> (c, n, width): every client under a model of its own."""
+        """(c, dim), (c, n, inputs) -> (c, n, width): the pre-activations of every client under its own model."""
         weights, biases = self._layer(own)
         return features @ weights.mT + biases
 
     def rest(self, parameters: Tensor, pre_activations: Tensor) -> Tensor:
-        """What the later layers, with these parameters, make of (n, width) pre-activations."""
+        """The outputs of the later layers, with these parameters, for (n, width) pre-activations."""
         found: Tensor = functional_call(self.module, self.layout.unflatten(parameters), (pre_activations,))
         return found
 
 
 def slopes_of(head: Head, loss: Losses) -> Slopes:
-    """The slopes of any head, by autograd."""
+    """The gradients for any head, by autograd."""
 
     def risk(rest: Tensor, pre_activations: Tensor, targets: Tensor) -> Tensor:
         return loss(head.rest(rest, pre_activations), targets).mean()
@@ -115,9 +115,9 @@ def slopes_of(head: Head, loss: Losses) -> Slopes:
     return vmap(grad(risk, argnums=(0, 1)))
 
 
-def trained(
+def local_updates(
     head: Head,
-    begun: Tensor,
+    initial: Tensor,
     features: Tensor,
     targets: Tensor,
     gram: Tensor,
@@ -127,19 +127,19 @@ def trained(
     out: Tensor,
     sparse: SparseSamples | None = None,
 ) -> Tensor:
-    """(c, dim), in `out`: how far full-batch training takes a model for each of c clients.
+    """(c, dim), in `out`: initial − final parameters of full-batch training, for each of c clients.
 
-    begun: (c, dim − size), its later layers. features, targets: (c, n, inputs) and (c, n). gram: (c, n, n), the
-    products of the samples, and 1 more where there is a bias. first: (c, n, h), the pre-activations at the start; they
-    are written over. sparse: the features in sparse form, where that is known.
+    initial: (c, dim − size), the later layers before training. features, targets: (c, n, inputs) and (c, n).
+    gram: (c, n, n), X Xᵀ, plus 1 if there is a bias. first: (c, n, h), the pre-activations before training;
+    overwritten. sparse: the features in sparse form, if available.
     """
-    rest, pre_activations, total = begun, first, torch.zeros_like(first)
-    speeds = torch.zeros_like(rest), torch.zeros_like(pre_activations)
+    rest, pre_activations, total = initial, first, torch.zeros_like(first)
+    momenta = torch.zeros_like(rest), torch.zeros_like(pre_activations)
     for step in range(training.steps):
         found = [slope.detach() for slope in slopes(rest, pre_activations, targets)]
         if training.momentum:
-            found = [slope.add_(speed, alpha=training.momentum) for slope, speed in zip(found, speeds, strict=True)]
-            speeds = found[0], found[1]
+            found = [slope.add_(before, alpha=training.momentum) for slope, before in zip(found, momenta, strict=True)]
+            momenta = found[0], found[1]
         rest = rest - training.step * found[0]
         total += found[1]
         if step + 1 < training.steps:
@@ -151,17 +151,17 @@ def trained(
     else:
         sparse.weigh(total, out)
     out[:, head.width * head.inputs : head.size] = total.sum(dim=1) if head.bias else 0.0
-    out[:, head.size :] = begun - rest
+    out[:, head.size :] = initial - rest
     return out
 
 
-def hooked(part: nn.Module) -> bool:
-    """Whether somebody looks at, or changes, what goes through this part of a module."""
+def has_hooks(part: nn.Module) -> bool:
+    """Whether a part of a module has forward or backward hooks."""
     return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
 def is_perceptron(model: nn.Module, loss: Any) -> bool:
-    """Whether it is a linear layer, ReLU and another linear layer, with plain cross-entropy for each sample.
+    """Whether the module is a linear layer, ReLU and a linear layer, and the loss is plain cross-entropy per sample.
 
     >>> layers = nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)
     >>> is_perceptron(nn.Sequential(*layers), nn.CrossEntropyLoss(reduction="none"))
@@ -169,7 +169,7 @@ def is_perceptron(model: nn.Module, loss: Any) -> bool:
     """
     if type(model) is not nn.Sequential or [type(part) for part in model] != [nn.Linear, nn.ReLU, nn.Linear]:
         return False
-    if model[2].bias is None or any(hooked(part) for part in model.modules()):
+    if model[2].bias is None or any(has_hooks(part) for part in model.modules()):
         return False
     if isinstance(loss, partial):
         return loss.func is cross_entropy and not loss.args and loss.keywords == {"reduction": "none"}

@@ -1,8 +1,8 @@
-"""Any `torch.nn.Module` as a task (`coterie[torch]`): centres are its parameters, one flat vector for each cluster.
+"""Any `torch.nn.Module` as a task (`coterie[torch]`); a centre is the flat vector of its parameters.
 
-All clients of a block are computed together by `torch.func`: their losses under one centre are one forward pass, their
-gradients one vectorised pass with a model for each client, in pieces that fit into memory. Full-batch training of a
-module that begins with a linear layer runs in dual form (`coterie.tasks.dual`).
+All clients of a block are computed together by `torch.func`: their losses under one centre by one forward pass, their
+gradients by one vectorised pass with one model per client, in pieces that fit into memory. Full-batch training of a
+module that begins with a linear layer runs in dual form (`torch_dual`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from coterie._src.tasks.torch_dual import (
     LocalTraining,
     Losses,
     Slopes,
-    hooked,
+    has_hooks,
     is_perceptron,
     layout_of,
+    local_updates,
     slopes_of,
-    trained,
 )
-from coterie._src.tasks.torch_pieces import Found, Kept
+from coterie._src.tasks.torch_pieces import BlockCache, Found
 
 __all__ = ["LocalTraining", "Losses", "NetworkTask", "module", "perceptron"]
 
 CACHED_BYTES = 1 << 25
-"""Of a piece where kernels do most of the work: then smaller ones cost nothing, and stay in the cache."""
+"""The size of a piece where kernels do most of the work, so that it stays in the cache."""
 WIDE = 32
-"""Outputs of the first layer from which on it pays to leave out the zeros of the samples."""
+"""If the first layer has at least this many outputs, products with zeros of the samples are skipped."""
 MODEL_COPIES = 4
+"""The memory of a client's pass, in copies of the model."""
 ACTIVATIONS = 4
-"""How many times the memory of its samples a pass over them takes, roughly."""
+"""The memory of the activations, in copies of the samples, roughly."""
 
 
 def module(
@@ -59,20 +60,20 @@ def module(
 ) -> Callable[[Clients], NetworkTask]:
     """A task for any module: a function from clients to a `NetworkTask`.
 
-    A module with buffers, such as a batch norm's running means, is refused: buffers are no parameters, and would mix
-    clusters.
+    A module with buffers, such as the running means of batch norm, is refused: buffers are no parameters, and all
+    clusters would share them.
 
     Parameters
     ----------
     build : function
-        Makes the `torch.nn.Module`; it is called once here.
+        Makes the `torch.nn.Module`; called once.
     loss : function
         From the outputs of the module and the targets to one loss per sample, such as
         `nn.CrossEntropyLoss(reduction="none")`.
     shape : tuple of int, optional
-        Of one sample as the module wants it, without the number of samples; () for flat features.
+        The shape of one sample as the module expects it; () for flat features.
     training : LocalTraining, optional
-        None for gradients (IFCA's gradient averaging), or what a client does instead (its model averaging).
+        None if clients send gradients (IFCA's gradient averaging), or their local training (its model averaging).
 
     Returns
     -------
@@ -100,7 +101,7 @@ def module(
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """A linear layer, ReLU and another linear layer; with 0 hidden units one linear layer, softmax regression."""
+    """A linear layer, ReLU and a linear layer; with hidden = 0 one linear layer (softmax regression)."""
     if hidden == 0:
         return nn.Sequential(nn.Linear(inputs, outputs))
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
@@ -110,8 +111,8 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
 class NetworkTask:
     """A module's empirical risk on the clients' samples; see `coterie.tasks.Task` for the methods.
 
-    origin: (dim,), where local fits begin; None for the parameters that `build` gave. fit: what a client does when it
-    is asked for its own minimiser; None for its training in a round.
+    origin: (dim,), the start of local fits; None for the parameters of the built module. fit: the training by which a
+    client computes its own minimiser; None for its training in a round.
     """
 
     clients: Clients
@@ -122,7 +123,7 @@ class NetworkTask:
     training: LocalTraining | None = None
     origin: Tensor | None = field(default=None, repr=False)
     fit: LocalTraining | None = None
-    _kept: Kept = field(init=False, default_factory=Kept, repr=False, compare=False)
+    _kept: BlockCache = field(init=False, default_factory=BlockCache, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.clients.targets is None:
@@ -136,7 +137,7 @@ class NetworkTask:
 
     @property
     def curvature_bound(self) -> float:
-        return 1.0  # what training did is the whole way
+        return 1.0  # an update is a difference of parameters, to be applied as it is
 
     @property
     def has_curvatures(self) -> bool:
@@ -161,12 +162,12 @@ class NetworkTask:
         return self.on(replace(self.clients, targets=targets))
 
     def parameters(self) -> Tensor:
-        """(dim,): the parameters that `build` gave, flat, where the samples are."""
+        """(dim,): the flat parameters of the built module, on the device of the samples."""
         flat = torch.cat([parameter.detach().reshape(-1) for parameter in self.model.parameters()])
         return flat.to(self.clients.features)
 
     def fresh(self, generator: np.random.Generator) -> Tensor:
-        """(dim,): the parameters of a newly initialised module; every layer that can is reset."""
+        """(dim,): the parameters of a newly initialised module; every layer with `reset_parameters` is reset."""
         model = copy.deepcopy(self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator.integers(2**63)))
@@ -177,13 +178,13 @@ class NetworkTask:
         return replace(self, model=model).parameters()
 
     def fitting(self, rounds: int, step: float) -> NetworkTask:
-        """The same task, whose local fits take as many steps as `rounds` rounds do together; step: the server's."""
+        """The same task with local fits of as many steps as `rounds` rounds have; step: the server's step size."""
         if self.training is None:
             return replace(self, fit=LocalTraining(max(1, rounds), step))
         return replace(self, fit=self.training._replace(steps=max(1, rounds * self.training.steps)))
 
     def leading(self, layers: int) -> int:
-        """How many coordinates of a centre the first `layers` layers with parameters have."""
+        """The number of coordinates of a centre that belong to the first `layers` layers with parameters."""
         owners = [name.rpartition(".")[0] for name in self.layout.names]
         order = list(dict.fromkeys(owners))
         if not 0 <= layers < len(order):
@@ -196,21 +197,21 @@ class NetworkTask:
         return {name: value.detach().clone() for name, value in self.layout.unflatten(centre).items()}
 
     def outputs(self, centre: Tensor, features: Tensor) -> Tensor:
-        """(n, …): what a centre's model says about (n, columns) samples."""
+        """(n, …): the outputs of a centre's model for (n, columns) samples."""
         with torch.no_grad():
             parameters = self.layout.unflatten(centre)
-            step = max(1, pieces.room(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
+            step = max(1, pieces.piece_bytes(features.device) // (ACTIVATIONS * 4 * max(1, self.clients.dim)))
             parts = [self._apply(parameters, features[i : i + step]) for i in range(0, len(features), step)]
             return torch.cat(parts)
 
     def predict(self, centre: Tensor, features: Tensor) -> Tensor:
-        """(n,): the class of each sample, or where targets are real numbers the output itself."""
+        """(n,): the predicted class of each sample, or the output itself where targets are real numbers."""
         found = self.outputs(centre, features)
         assert self.clients.targets is not None
         return found.reshape(len(found)) if self.clients.targets.is_floating_point() else found.argmax(dim=-1)
 
     def accuracies(self, centres: Tensor) -> Floats:
-        """(k, dim) -> (m, k): the share of a client's samples whose class the centre's model names."""
+        """(k, dim) -> (m, k): the accuracy of every centre's model on every client's samples."""
         found = np.empty((self.clients.count, len(centres)))
         for j, centre in enumerate(centres):
             right = as_numpy(self.predict(centre, self.clients.features) == self.clients.targets).astype(np.float64)
@@ -237,7 +238,7 @@ class NetworkTask:
         return torch.cat(self._each_piece(of))
 
     def _losses(self, centres: Tensor, block: Block, first: Tensor | None) -> Tensor:
-        """(c, k); first: (k, c, n, h), what the first layer gives, where that is known."""
+        """(c, k): the losses; first: (k, c, n, h), the pre-activations of the first layer, if available."""
         clients, samples, width = block.features.shape
         targets = _targets(block).reshape(-1)
         columns = []
@@ -270,11 +271,11 @@ class NetworkTask:
             with torch.no_grad():
                 first = head.first(centres, block.features, sparse)
                 labels = assign(self._losses(centres, block, first))
-            place = torch.from_numpy(labels).to(centres.device)
-            chosen = first[place, torch.arange(len(place), device=centres.device)]
-            begun = centres[:, head.size :][place]
+            index = torch.from_numpy(labels).to(centres.device)
+            chosen = first[index, torch.arange(len(index), device=centres.device)]
+            initial = centres[:, head.size :][index]
             gram, out = self._gram(head, block), updates[block.start : block.stop]
-            trained(head, begun, block.features, _targets(block), gram, training, chosen, slopes, out, sparse)
+            local_updates(head, initial, block.features, _targets(block), gram, training, chosen, slopes, out, sparse)
             return labels
 
         return Response(np.concatenate(self._each_piece(answer)), updates)
@@ -291,36 +292,36 @@ class NetworkTask:
         return found
 
     def _update(self, own: Tensor, block: Block, training: LocalTraining | None) -> Tensor:
-        """(c, dim): the gradients of a block's clients at their (c, dim) models, or how far training takes them."""
+        """(c, dim): the gradients of a block's clients at their (c, dim) models, or the updates of their training."""
         slopes: Callable[..., Tensor] = vmap(grad(self._risk))
         targets = _targets(block)
         if training is None:
             return slopes(own, block.features, targets).detach()
         if self._head is not None and self._in_dual(block.features.shape[1], training):
             first = self._head.own_first(own, block.features)
-            begun = own[:, self._head.size :]
+            initial = own[:, self._head.size :]
             gram = self._gram(self._head, block)
-            return trained(
-                self._head, begun, block.features, targets, gram, training, first, self._slopes, torch.empty_like(own)
+            return local_updates(
+                self._head, initial, block.features, targets, gram, training, first, self._slopes, torch.empty_like(own)
             )
         samples = block.features.shape[1]
         batch = min(training.batch or samples, samples)
-        moved, speed = own, torch.zeros_like(own)
+        current, momentum = own, torch.zeros_like(own)
         for step in range(training.steps):
-            place = torch.arange(step * batch, (step + 1) * batch, device=targets.device) % samples
-            slope = slopes(moved, block.features[:, place], targets[:, place]).detach()
-            speed = training.momentum * speed + slope
-            moved = moved - training.step * speed
-        return own - moved
+            rows = torch.arange(step * batch, (step + 1) * batch, device=targets.device) % samples
+            slope = slopes(current, block.features[:, rows], targets[:, rows]).detach()
+            momentum = training.momentum * momentum + slope
+            current = current - training.step * momentum
+        return own - current
 
     @cached_property
     def _head(self) -> Head | None:
-        """The first layer apart from the rest, where it is a linear one on the features as they are."""
+        """The module split after its first layer; None if that is not a linear layer on the flat features."""
         if self.shape or type(self.model) is not nn.Sequential or len(self.model) < 2:
             return None
         if type(self.model[0]) is not nn.Linear or self.model[0].in_features != self.clients.dim:
             return None
-        if hooked(self.model) or hooked(self.model[0]):
+        if has_hooks(self.model) or has_hooks(self.model[0]):
             return None
         rest = nn.Sequential(*list(self.model)[1:])
         if not any(True for _ in rest.parameters()):
@@ -329,7 +330,7 @@ class NetworkTask:
 
     @cached_property
     def _by_kernel(self) -> bool:
-        """Whether there are kernels for all that a round does: the local training of a perceptron, on a CPU."""
+        """Whether kernels compute a whole round: the local training of a perceptron, on a CPU."""
         if self._head is None or not self._in_dual(int(self.clients.sizes.max()), self.training):
             return False
         targets = self.clients.targets
@@ -337,42 +338,42 @@ class NetworkTask:
         if targets.device.type != "cpu" or targets.is_floating_point() or not is_perceptron(self.model, self.loss):
             return False
         outputs = self.layout.shapes[-1][0]
-        return bool(((targets >= 0) & (targets < outputs)).all())  # other classes are torch's to ignore or to refuse
+        return bool(((targets >= 0) & (targets < outputs)).all())  # torch decides about other values
 
     @property
     def _slopes(self) -> Slopes:
-        """The slopes of what follows the first layer."""
+        """The gradients of the later layers."""
         assert self._head is not None
         return perceptron_slopes if self._by_kernel else slopes_of(self._head, self.loss)
 
     def _sparse(self, block: Block) -> SparseSamples | None:
-        """The samples in sparse form, where that pays; kept for the next round."""
+        """The samples in sparse form, where that is faster; cached for the next round."""
         if not self._by_kernel or self._head is None or self._head.width < WIDE:
             return None
         return self._kept.get("sparse", self.clients.features, block, lambda: sparse_samples(block.features))
 
     def _in_dual(self, samples: int, training: LocalTraining | None) -> bool:
-        """Whether a client with so many samples trains in dual form; then so does one with fewer."""
+        """Whether a client with this many samples, or fewer, trains in dual form."""
         return training is not None and samples < self.clients.dim and not 0 < training.batch < samples
 
     def _gram(self, head: Head, block: Block) -> Tensor:
-        """(c, n, n): X Xᵀ of every client, and 1 more for the bias; kept for the next round."""
+        """(c, n, n): X Xᵀ of every client, plus 1 for the bias; cached for the next round."""
         samples: Tensor = block.features
         return self._kept.get("products", self.clients.features, block, lambda: samples @ samples.mT + float(head.bias))
 
     def _each_piece(self, work: Callable[[Block], Found]) -> list[Found]:
-        return pieces.each(work, self._pieces(), self._by_kernel)
+        return pieces.map_pieces(work, self._pieces(), self._by_kernel)
 
     def _pieces(self) -> list[Block]:
-        """Blocks of as many clients as fit into memory with a model each; for kernels, into a core's share of cache."""
-        most = int(self.clients.sizes.max())
-        each = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * most * self.clients.dim)
-        room = CACHED_BYTES if self._by_kernel else pieces.room(self.clients.features.device)
-        together = max(1, room // each)
-        return list(self.clients.blocks(together * most * self.clients.dim))
+        """Blocks of as many clients, with a model each, as fit into memory or, for kernels, into the cache."""
+        largest = int(self.clients.sizes.max())
+        per_client = 4 * (MODEL_COPIES * self.dim + ACTIVATIONS * largest * self.clients.dim)
+        limit = CACHED_BYTES if self._by_kernel else pieces.piece_bytes(self.clients.features.device)
+        together = max(1, limit // per_client)
+        return list(self.clients.blocks(together * largest * self.clients.dim))
 
     def minimisers(self, ridge: float = 0.0) -> Tensor:
-        """A short local fit from the parameters that `build` gave, in place of a minimum that nobody can find."""
+        """(m, dim): a short local fit from `origin`, since the minimiser of a network cannot be computed."""
         fit = self.fit or self.training or LocalTraining(steps=30)
         start = self.parameters() if self.origin is None else self.origin
         rows = [
@@ -381,7 +382,7 @@ class NetworkTask:
         return torch.cat(rows) / (1.0 + ridge)
 
     def curvatures(self) -> Floats:
-        raise ValueError("algorithm.step: a module has no curvature to judge a step by; give a number")
+        raise ValueError("algorithm.step: auto needs a curvature, which a module does not have; give a number")
 
 
 def _targets(block: Block) -> Any:

@@ -1,9 +1,10 @@
-"""The problems: tables of the configuration that draw their own federation and build their own task."""
+"""The registry of problems: sections of the configuration that draw a federation and build a task."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, SerializeAsAny
+from pydantic_core import PydanticCustomError
 
 from coterie._src.experiments.problems.base import Problem, Setup
 from coterie._src.experiments.problems.folder import Folder
@@ -23,12 +24,13 @@ __all__ = [
     "ProblemRecord",
     "Setup",
     "Synthetic",
+    "problem_of",
 ]
 
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A name of `problem.kind`, and the table behind it."""
+    """The record of a problem: a value of `problem.kind`, and its section."""
 
     name: str
     summary: str
@@ -41,10 +43,22 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("mixed-regression", "the paper's mixture of linear regressions", MixedRegression),
         ProblemRecord("gaussian-means", "means of Gaussian samples (Section 3)", GaussianMeans),
         ProblemRecord("poisson-means", "means of counts (Section 5.3)", PoissonMeans),
-        ProblemRecord("rotated-digits", "images that every cluster sees turned by another angle", Images),
-        ProblemRecord("permuted-digits", "images whose classes have other names in every cluster", Images),
+        ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
+        ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
         ProblemRecord("folder", "your own data, one file per client", Folder),
     ],
 )
 
-AnyProblem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Images | Folder, Field(discriminator="kind")]
+
+def problem_of(raw: Any) -> Any:
+    """The table of the kind that a raw problem names; a validator of the configuration."""
+    if not isinstance(raw, dict):
+        return raw
+    kind = raw.get("kind", PROBLEMS.names[0])
+    if kind not in PROBLEMS.names:
+        raise PydanticCustomError("union_tag_invalid", "unknown kind of problem")
+    return PROBLEMS[kind].section.model_validate(raw)
+
+
+AnyProblem = Annotated[SerializeAsAny[Problem], BeforeValidator(problem_of)]
+"""The table `problem` of a configuration: that of any record of `PROBLEMS`."""

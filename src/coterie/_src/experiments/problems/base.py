@@ -1,4 +1,4 @@
-"""What a problem is: a table of the configuration that draws its own federation and builds its own task."""
+"""The base class of problems: sections of the configuration that draw a federation and build a task."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from coterie._src.data import Clients, Federation
 from coterie._src.experiments.sections import Section
 from coterie._src.tasks import Task
 
-KIND = "what is learnt from what; `coterie config --set problem.kind=NAME` shows the keys of each"
+KIND = "the kind of problem, each with keys of its own; `coterie list problems` names them"
 
 
 class Problem(Section):
-    """The part of a problem that all kinds have.
+    """The base class of problems.
 
     Class attributes
     ----------------
-    has_truth : whether the clusters of the clients are known.
-    has_parameters : whether there are true centres, so that there is a distance to them.
-    defaults : what stands for a key of another table that is not given.
-    keeps_draws : whether the next trial may reuse the data of the last one where nothing of the problem changed.
+    has_truth : whether the true clusters of the clients are known.
+    has_parameters : whether there are true centres.
+    defaults : defaults of keys of other sections, for this problem.
+    keeps_draws : whether the data may be reused for the next trial if problem, seed and trial are the same.
     """
 
     has_truth: ClassVar[bool] = True
@@ -42,16 +42,16 @@ class Problem(Section):
         raise NotImplementedError
 
     def build_task(self, clients: Clients) -> Task:
-        """What the clients compute."""
+        """The task of the clients."""
         raise NotImplementedError
 
     def setup(self, drawn: Federation, device: str, rng: Generator) -> Setup:
-        """The task on a draw, and where its starts begin."""
+        """The task on drawn clients, with an example of its centres."""
         task = self.build_task(drawn.clients)
         return Setup(task, drawn, np.zeros((1, task.dim), dtype=np.dtype(self.dtype)))
 
     def computing(self) -> AbstractContextManager[None]:
-        """What must hold while the clients compute."""
+        """A context in which the clients compute."""
         return nullcontext()
 
     def files(self) -> tuple[str, ...]:
@@ -59,18 +59,18 @@ class Problem(Section):
         return ()
 
     def anchored(self) -> Self:
-        """The same with whole paths, so that it means the same from any working directory."""
+        """The problem with absolute paths, so that it is valid in any working directory."""
         return self
 
     def check(self, clients: Clients, device: str) -> None:
-        """Find what only the data can tell, before any work is done."""
+        """Raise a ValueError if the clients' data do not fit the options."""
 
     def reads_data(self) -> bool:
-        """Whether the data come from files, which may be wrong."""
+        """Whether the data come from files, so that they must be checked."""
         return bool(self.files())
 
     def title(self) -> str:
-        """One line for the head of a table."""
+        """One line for the title of a table."""
         raise NotImplementedError
 
     def loss_of(self) -> str | None:
@@ -79,10 +79,10 @@ class Problem(Section):
 
 
 class Setup(NamedTuple):
-    """What a trial begins with."""
+    """The task and the clients of a trial."""
 
     task: Task
     federation: Federation
-    example: Array  # (…, dim): the kind, dtype and device of centres
-    origin: Array | None = None  # (1, dim), where a robust start asks for gradients; None for 0
-    shared: int = 0  # leading coordinates that all clusters have in common
+    example: Array  # (…, dim), an array with the type, dtype and device of centres
+    origin: Array | None = None  # (1, dim), the point at which a robust start asks for gradients; None for 0
+    shared: int = 0  # the number of leading coordinates that all clusters share

@@ -1,4 +1,4 @@
-"""The user's own clients: a folder with one file for each."""
+"""The problem `folder`: the user's data, one file per client."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Folder(Problem):
     )
     target: str = Field("y", description="name of the target column (not used by the mean task)")
     columns: list[Annotated[str, Field(min_length=1)]] = Field(
-        [], description="the feature columns, in this order; empty: all beside the target, as the first file has them"
+        [], description="the feature columns, in this order; empty: all but the target, in the order of the first file"
     )
-    offset: list[float] = Field([], description="subtracted from the features, a number for each; empty: nothing")
+    offset: list[float] = Field([], description="one number per feature, which is subtracted; empty: 0")
     scale: list[Annotated[float, Field(gt=0)]] = Field(
-        [], description="what they are then divided by, so that all lie about 0 with a deviation of about 1"
+        [], description="one number per feature, which it is then divided by (for mean 0, deviation 1); empty: 1"
     )
     classes: int = Field(2, ge=2, description="number of classes of the softmax task")
     intercept: bool = Field(False, description="add a feature that is always 1")
@@ -39,10 +39,10 @@ class Folder(Problem):
     def draw(self, rng: Generator) -> Federation:
         return Federation(self.own_clients(self.path))
 
-    def own_clients(self, place: str) -> Clients:
-        """The clients of a folder, or the one of a file."""
+    def own_clients(self, path: str) -> Clients:
+        """The clients of a folder, or the one client of a file."""
         return read_folder(
-            place,
+            path,
             self.target_column,
             columns=self.columns,
             offset=self.offset,
@@ -56,7 +56,7 @@ class Folder(Problem):
         return self.target if TASKS[self.task].needs_targets else None
 
     def weight_names(self) -> list[str]:
-        """What a centre's coordinates are the weights of."""
+        """The names of the features whose weights are the coordinates of a centre."""
         names = feature_names(self.path, self.target_column, self.columns)
         return [*names, *(["intercept"] if self.intercept else [])]
 
@@ -74,7 +74,7 @@ class Folder(Problem):
 
     def check(self, clients: Clients, device: str) -> None:
         if TASKS[self.task].classifies:
-            self.build_task(clients)  # are the targets classes?
+            self.build_task(clients)  # raises an error if a target is not a class
 
     def title(self) -> str:
         return f"{self.path}: k={self.clusters}, {self.task}"

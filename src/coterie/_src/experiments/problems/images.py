@@ -1,4 +1,4 @@
-"""Images whose clusters see them turned, or under other names; the model is a perceptron (`coterie[torch]`)."""
+"""Images that are rotated, or whose classes are permuted, per cluster; the model is a perceptron (`coterie[torch]`)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from coterie._src.tasks.torch_module import NetworkTask
 
 TEST_SHARE = 0.2
-"""Of the small digits, which come as one set."""
+"""The share of test samples of the small digits, which have no separate test set."""
 
 
 class Images(Problem):
-    """Clusters that see the same images turned, or under other names; the model is a perceptron."""
+    """Images that are rotated, or whose classes are permuted, per cluster; the model is a perceptron."""
 
     has_parameters: ClassVar[bool] = False
     keeps_draws: ClassVar[bool] = False
@@ -50,24 +50,26 @@ class Images(Problem):
     }
 
     kind: Literal["rotated-digits", "permuted-digits"] = Field("rotated-digits", description=KIND)
-    clusters: int = Field(4, ge=1, description="k, the number of clusters: of rotations, or of names for the classes")
+    clusters: int = Field(4, ge=1, description="k, the number of clusters: of rotations or permutations")
     path: str = Field(
-        "", description="folder with IDX files, as of MNIST (train-images-idx3-ubyte[.gz], ...); empty: small digits"
+        "", description="folder with IDX files as MNIST's (train-images-idx3-ubyte[.gz], ...); empty: small digits"
     )
     clients: int = Field(40, ge=1, description="m, the number of clients, Byzantine ones included")
-    samples: int = Field(100, ge=0, description="n_i, images per client; 0: all there are, as evenly as can be")
+    samples: int = Field(100, ge=0, description="n_i, images per client; 0: all images, split as evenly as possible")
     concentration: float = Field(
-        0.0, ge=0, description="of a Dirichlet split of all images, which ignores samples; small: few classes; 0: alike"
+        0.0,
+        ge=0,
+        description="of a Dirichlet split of all images (ignores samples); small: few classes each; 0: none",
     )
     byzantine: float = Field(0.1, ge=0, lt=1, description="alpha, the fraction of Byzantine clients: round(alpha*m)")
     classes: int = Field(10, ge=2, description="number of classes")
     hidden: int = Field(200, ge=0, description="hidden units of the perceptron; 0: softmax regression")
-    shared_layers: int = Field(0, ge=0, description="so many first layers are one for all clusters; the rest are heads")
+    shared_layers: int = Field(0, ge=0, description="number of first layers that all clusters share")
     local_steps: int = Field(
-        10, ge=0, description="tau, steps of SGD that a client makes in a round; 0: it sends its gradient instead"
+        10, ge=0, description="tau, local steps of SGD in a round; 0: clients send gradients instead"
     )
-    local_step: float = Field(0.1, gt=0, description="their size")
-    local_batch: int = Field(0, ge=0, description="images of a local step; 0: all of the client's")
+    local_step: float = Field(0.1, gt=0, description="step size of the local steps")
+    local_batch: int = Field(0, ge=0, description="images per local step; 0: all of the client's")
     local_momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the local steps")
 
     @model_validator(mode="after")
@@ -117,7 +119,7 @@ class Images(Problem):
         return made
 
     def setup(self, drawn: Federation, device: str, rng: Generator) -> Setup:
-        """The samples on the device, and newly initialised networks, one in what they share."""
+        """The samples on the device, and newly initialised networks with equal shared layers."""
         assert drawn.truth is not None
         assert drawn.truth.test is not None
         clients = on_device(drawn.clients, device)
@@ -130,7 +132,7 @@ class Images(Problem):
         return Setup(replace(task, origin=example[0]), Federation(clients, truth), example, example[:1], shared)
 
     def computing(self) -> AbstractContextManager[None]:
-        """Matrix products on a GPU are in TF32, which training does not notice."""
+        """A context with TF32 matrix products on a GPU, which are accurate enough for training."""
         matmul = load_torch().backends.cuda.matmul
 
         @contextmanager
@@ -163,7 +165,7 @@ class Images(Problem):
 
 
 def load_torch() -> Any:
-    """PyTorch, or the reason why it is missing."""
+    """The module torch, or a ValueError that says how to install it."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""Synthetic problems: the paper's mixture of regressions and its means."""
+"""Synthetic problems: the paper's mixture of regressions and its mean-estimation examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANGE = r"^\d+\.\.\d+$"
 
 
 class Synthetic(Problem):
-    """Clients whose data are drawn."""
+    """The base class of problems with synthetic data."""
 
     clients: int = Field(200, ge=1, description="m, the number of clients, Byzantine ones included")
     samples: Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=RANGE)] | list[Annotated[int, Field(ge=1)]] = (
@@ -40,7 +40,7 @@ class Synthetic(Problem):
 
     @property
     def share_list(self) -> list[float] | None:
-        """`shares` as the generators take it."""
+        """`shares` in the form of the generators."""
         return None if self.shares == "equal" else self.shares
 
     @property
@@ -53,7 +53,7 @@ class Synthetic(Problem):
 
     @property
     def sample_rule(self) -> Samples:
-        """`samples` as the generators take it."""
+        """`samples` in the form of the generators."""
         return self.sample_counts if isinstance(self.samples, str) else self.samples
 
     def title(self) -> str:

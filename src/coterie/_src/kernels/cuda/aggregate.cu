@@ -1,5 +1,5 @@
 // One aggregate per (trial, method, cluster): the mean of the order statistics between two ranks, per column.
-// `lanes` is the number of methods. Constants: THREADS of a block, MOST_CLIENTS that a block can list.
+// `lanes` is the number of methods. Constants: THREADS of a block, MAX_CLIENTS that a block can list.
 // Inserted text: `sorted`, a branch of sorted_cluster.cu for every size of its sorting networks.
 
 struct Rule { double trim; double over; };  // trim < 0: the median; over = 0: none
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 aggregate(const float* __restrict__ updates, const int* __restrict__ labels, const Rule* __restrict__ rules,
           const int lanes, const int clusters, const int m, const int d, float* __restrict__ out,
           int* __restrict__ sizes) {
-  __shared__ unsigned short members[MOST_CLIENTS];
+  __shared__ unsigned short members[MAX_CLIENTS];
   __shared__ int warps[THREADS / 32 + 1];
   const int group = blockIdx.x / clusters, cluster = blockIdx.x % clusters;
   const Rule rule = rules[group % lanes];
@@ -63,12 +63,12 @@ aggregate(const float* __restrict__ updates, const int* __restrict__ labels, con
     const unsigned vote = __ballot_sync(~0u, in);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = __popc(vote);
     __syncthreads();
-    int place = count;
+    int offset = count;
     for (int w = 0; w < THREADS / 32; ++w) {
-      if (w < threadIdx.x / 32) place += warps[w];
+      if (w < threadIdx.x / 32) offset += warps[w];
       count += warps[w];
     }
-    if (in) members[place + __popc(vote & ((1u << (threadIdx.x % 32)) - 1))] = client;
+    if (in) members[offset + __popc(vote & ((1u << (threadIdx.x % 32)) - 1))] = client;
     __syncthreads();
   }
   if (blockIdx.y == 0 && threadIdx.x == 0) sizes[blockIdx.x] = count;

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from coterie._src.kernels.cuda import reference
 from coterie._src.kernels.cuda.reference import Ranks
-from coterie._src.kernels.cuda.runtime import available, kernel, launch, most_shared, source
+from coterie._src.kernels.cuda.runtime import available, kernel, launch, max_shared_bytes, source
 from coterie._src.kernels.order_statistics.network import sorting_network
 
 SORTED_ROWS = (16, 48, 96)
 """Cluster sizes for which a sorting network is generated; a larger cluster is bisected."""
 THREADS = (32, 128)
 """Columns of a block, for few columns and for many."""
-MOST_CLIENTS = 8192
-"""Clients of a trial: those of a cluster are listed in shared memory."""
+MAX_CLIENTS = 8192
+"""The largest number of clients of a trial: those of a cluster are listed in shared memory."""
 
 
 def _sorted_cluster(rows: int) -> str:
@@ -45,7 +45,7 @@ def _sorted_cluster(rows: int) -> str:
 def _kernel(name: str, threads: int) -> Any:
     program = source(
         ["aggregate.cu", "empty_clusters.cu"],
-        {"THREADS": threads, "MOST_CLIENTS": MOST_CLIENTS},
+        {"THREADS": threads, "MAX_CLIENTS": MAX_CLIENTS},
         sorted="\n".join(map(_sorted_cluster, SORTED_ROWS)),
     )
     return kernel(program, name)
@@ -63,8 +63,8 @@ def _rules(ranks: tuple[Ranks, ...], device: torch.device) -> Tensor:
 
 
 def serves_aggregate(updates: Tensor) -> bool:
-    """Whether the kernel can take these updates."""
-    small = updates.shape[2] <= MOST_CLIENTS
+    """Whether there is a kernel for these updates."""
+    small = updates.shape[2] <= MAX_CLIENTS
     return updates.is_cuda and updates.dtype == torch.float32 and small and available()
 
 
@@ -91,10 +91,10 @@ def aggregate(updates: Tensor, labels: Tensor, clusters: int, ranks: Sequence[Ra
 
 
 def serves_empty_clusters(features: Tensor) -> bool:
-    """Whether the kernel can take these samples: a block keeps one error per sample in shared memory."""
+    """Whether there is a kernel for these samples: a block keeps one error per sample in shared memory."""
     if not (features.is_cuda and features.dtype == torch.float32 and available()):
         return False
-    return 4 * features.shape[2] <= most_shared(features.device)
+    return 4 * features.shape[2] <= max_shared_bytes(features.device)
 
 
 def fill_empty_clusters(
@@ -108,7 +108,7 @@ def fill_empty_clusters(
     m, n = features.shape[1:3]
     threads = _threads(d)
     launch(
-        _kernel("stand_in", threads),
+        _kernel("fill_empty_clusters", threads),
         (trials * methods * clusters,),
         threads,
         *(features, targets, scales, centres, sizes, clients),

@@ -7,8 +7,8 @@
 #define BEYOND ((KIND)__int_as_float(0x7f800000))
 #define STRIDE (HELD * COLUMNS + 32 / RUNS)  // between runs: a warp reads different banks of memory
 
-// the first place in [from, to) of an ascending run whose value is not below the pivot
-__device__ __forceinline__ int place_of(const KIND* run, int from, int to, const KIND pivot) {
+// the first index in [from, to) of an ascending run whose value is not below the pivot
+__device__ __forceinline__ int first_not_below(const KIND* run, int from, int to, const KIND pivot) {
   while (from < to) {
     const int middle = (from + to) / 2;
     if (run[middle * COLUMNS] < pivot) from = middle + 1; else to = middle;
@@ -16,9 +16,9 @@ __device__ __forceinline__ int place_of(const KIND* run, int from, int to, const
   return from;
 }
 
-__device__ __forceinline__ int after(const KIND* run, int place, const int to, const KIND pivot) {
-  while (place < to && run[place * COLUMNS] == pivot) ++place;
-  return place;
+__device__ __forceinline__ int after(const KIND* run, int index, const int to, const KIND pivot) {
+  while (index < to && run[index * COLUMNS] == pivot) ++index;
+  return index;
 }
 
 template <class Number> __device__ __forceinline__ Number over_runs(Number number) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ KIND in_order(KIND value, const int thread) {
     for (int s = k / 2; s > 0; s /= 2) {
       const KIND other = __shfl_xor_sync(ALL, value, s);
       const bool smaller = ((thread & k) == 0) == ((thread & s) == 0);
-      value = smaller ? least(value, other) : most(value, other);
+      value = smaller ? minimum(value, other) : maximum(value, other);
     }
   }
   return value;
@@ -58,8 +58,8 @@ __device__ KIND find(const KIND* run, const int thread, int rank, bool done) {
     const KIND q = __shfl_sync(ALL, guess, max(min(middle + gap, runs - 1), 0), RUNS);
     if (last && !done) { answer = p; done = true; }
     if (__all_sync(ALL, done)) break;
-    const int p_from = place_of(run, from, to, p), p_to = after(run, p_from, to, p);
-    const int q_from = place_of(run, p_from, to, q), q_to = after(run, q_from, to, q);
+    const int p_from = first_not_below(run, from, to, p), p_to = after(run, p_from, to, p);
+    const int q_from = first_not_below(run, p_from, to, q), q_to = after(run, q_from, to, q);
     const int at_p = over_runs((p_from - from) | (p_to - from) << 16);  // two counts in one number
     const int at_q = over_runs((q_from - from) | (q_to - from) << 16);
     if (done) continue;
@@ -99,23 +99,23 @@ $store
   __syncthreads();
   // neighbouring threads: the runs of one column
   const int thread = threadIdx.x % RUNS, column = threadIdx.x / RUNS;
-  const long long place = (long long)blockIdx.x * COLUMNS + column;
+  const long long c = (long long)blockIdx.x * COLUMNS + column;
   const bool is_odd = odd[column];
   const KIND* run = sorted + thread * STRIDE + column;
   const KIND bottom = find(run, thread, low, is_odd);
   double result = (double)bottom;
   if (high - low > 1) {
-    const int start = after(run, place_of(run, 0, HELD, bottom), HELD, bottom), upto = over_runs(start);
+    const int start = after(run, first_not_below(run, 0, HELD, bottom), HELD, bottom), upto = over_runs(start);
     KIND top;
     if (high - low == 2) {  // the next larger value, or the same one if it occurs several times
       KIND next = start < HELD ? run[start * COLUMNS] : BEYOND;
       #pragma unroll
-      for (int s = 1; s < RUNS; s *= 2) next = least(next, __shfl_xor_sync(ALL, next, s));
+      for (int s = 1; s < RUNS; s *= 2) next = minimum(next, __shfl_xor_sync(ALL, next, s));
       top = upto > low + 1 ? bottom : next;
     } else {
       top = find(run, thread, high - 1, is_odd);
     }
-    const int stop = place_of(run, start, HELD, top), below = over_runs(stop);
+    const int stop = first_not_below(run, start, HELD, top), below = over_runs(stop);
     const double each = 1.0 / (high - low), base = bottom;
     double total = 0.0;
     for (int i = start; i < stop; ++i) total += ((double)run[i * COLUMNS] - base) * each;
@@ -129,5 +129,5 @@ $store
         result = total + (upto - low) * each * (double)bottom + (high - below) * each * (double)top;
     }
   }
-  if (thread == 0 && place < columns) out[place] = is_odd ? (KIND)nan("") : (KIND)result;
+  if (thread == 0 && c < columns) out[c] = is_odd ? (KIND)nan("") : (KIND)result;
 }

@@ -3,15 +3,15 @@
 
 #if FLOAT && __CUDA_ARCH__ >= 800
 // a NaN makes both values of a comparator NaN, so it reaches the result without a test
-__device__ __forceinline__ float least(float a, float b) {
+__device__ __forceinline__ float minimum(float a, float b) {
   float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
 }
-__device__ __forceinline__ float most(float a, float b) {
+__device__ __forceinline__ float maximum(float a, float b) {
   float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c;
 }
 #define IS_ODD(value) false
 #else
-__device__ __forceinline__ KIND least(KIND a, KIND b) { return a < b ? a : b; }
-__device__ __forceinline__ KIND most(KIND a, KIND b) { return a < b ? b : a; }
+__device__ __forceinline__ KIND minimum(KIND a, KIND b) { return a < b ? a : b; }
+__device__ __forceinline__ KIND maximum(KIND a, KIND b) { return a < b ? b : a; }
 #define IS_ODD(value) (value != value)
 #endif

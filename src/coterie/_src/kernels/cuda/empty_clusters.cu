@@ -3,9 +3,10 @@
 
 // a block: one (trial, method, cluster)
 extern "C" __global__ void __launch_bounds__(THREADS)
-stand_in(const float* __restrict__ features, const float* __restrict__ targets, const float* __restrict__ scales,
-         const float* __restrict__ centres, const int* __restrict__ sizes, const long long* __restrict__ picked,
-         const int lanes, const int clusters, const int m, const int n, const int d, float* __restrict__ out) {
+fill_empty_clusters(const float* __restrict__ features, const float* __restrict__ targets,
+                    const float* __restrict__ scales, const float* __restrict__ centres, const int* __restrict__ sizes,
+                    const long long* __restrict__ picked, const int lanes, const int clusters, const int m, const int n,
+                    const int d, float* __restrict__ out) {
   extern __shared__ float errors[];
   const int group = blockIdx.x;
   if (sizes[group] > 0) return;

@@ -50,7 +50,7 @@ def aggregate(updates: Tensor, labels: Tensor, clusters: int, ranks: Sequence[Ra
     """The aggregates (T, L, k, d) and the sizes (T, L, k) int32 of all clusters.
 
     updates: (T, L, m, d), labels: (T, L, m); a row with the label −1 is in no cluster. ranks: L of them. An empty
-    cluster gets zeros. Updates must not be NaN: the kernel does not look for them.
+    cluster gets zeros. Updates must not be NaN, which the kernel does not check.
     """
     trials, methods, _, d = updates.shape
     out = updates.new_zeros((trials, methods, clusters, d))
@@ -70,8 +70,8 @@ def fill_empty_clusters(
 ) -> None:
     """Where a cluster is empty, overwrite its update by the gradient of one client at the cluster's centre.
 
-    sizes, clients: (T, L, k), how many clients the cluster has, and who answers if there are none. updates: (T, L, k,
-    d), changed in place; the other arguments as in `respond`.
+    sizes, clients: (T, L, k), the number of clients of the cluster, and the client whose gradient is used if it is 0.
+    updates: (T, L, k, d), changed in place; the other arguments as in `respond`.
     """
     for t, method, j in (sizes == 0).nonzero().tolist():
         x, y, scale = (part[t, clients[t, method, j]] for part in (features, targets, scales))

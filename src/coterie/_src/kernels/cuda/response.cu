@@ -36,9 +36,9 @@ __device__ __forceinline__ void get(float (&to)[W], const float* from, const int
 __device__ __forceinline__ void fetch(float* to, const float* from, const int count) {
   for (int i = threadIdx.x; i < count / W; i += THREADS) {
 #if __CUDA_ARCH__ >= 800
-    const unsigned place = (unsigned)__cvta_generic_to_shared(to + i * W);
-    if (W == 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(place), "l"(from + i * W));
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(place), "l"(from + i * W));
+    const unsigned address = (unsigned)__cvta_generic_to_shared(to + i * W);
+    if (W == 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(from + i * W));
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(address), "l"(from + i * W));
 #else
     for (int w = 0; w < W; ++w) to[i * W + w] = from[i * W + w];
 #endif
@@ -64,7 +64,7 @@ template <int HALF> __device__ __forceinline__ void fold(float (&v)[16], const i
 }
 
 // the losses of four centres; their gradients (4, D) are left in of.tile
-__device__ __forceinline__ void look(const Pass& of, const int* cells, float (&losses)[4]) {
+__device__ __forceinline__ void evaluate(const Pass& of, const int* cells, float (&losses)[4]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __syncthreads();
   fetch(of.tile, of.x, min(ROWS, of.n) * D);
@@ -182,7 +182,7 @@ respond(const float* __restrict__ features, const float* __restrict__ targets, c
   __shared__ int listed[4];
   const int cells = lanes * clusters, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const long long client = blockIdx.x;
-  const int trial = client / m, place = client % m;
+  const int trial = client / m, index = client % m;
   float* errors = (float*)shared;
   float* tile = errors + 4 * ROWS;
   float* theta = tile + BUFFERS * ROWS * D;
@@ -192,7 +192,7 @@ respond(const float* __restrict__ features, const float* __restrict__ targets, c
   const Pass pass = {features + client * n * D, targets + client * n, centres + (long long)trial * cells * D,
                      scales[client], n, errors, tile, theta, sums};
   const float* path = paths + (long long)trial * cells;
-  auto row_of = [&](int l) { return ((long long)trial * lanes + l) * m + place; };
+  auto row_of = [&](int l) { return ((long long)trial * lanes + l) * m + index; };
   float loss[4];
 
   for (int l = threadIdx.x; l < lanes; l += THREADS) {
@@ -207,7 +207,7 @@ respond(const float* __restrict__ features, const float* __restrict__ targets, c
       listed[threadIdx.x] = l < lanes ? l * clusters + at[l] : -1;
     }
     __syncthreads();
-    look(pass, listed, loss);
+    evaluate(pass, listed, loss);
     #pragma unroll
     for (int p = 0; p < 4; ++p) {
       if (first + p >= lanes) break;
@@ -263,7 +263,7 @@ respond(const float* __restrict__ features, const float* __restrict__ targets, c
       }
       __syncthreads();
       if (listed[0] < 0) break;
-      look(pass, listed, loss);
+      evaluate(pass, listed, loss);
       #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const int cell = listed[p];

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from coterie._src.kernels.cuda import reference
 from coterie._src.kernels.cuda.reference import CHOOSES, NOWHERE
-from coterie._src.kernels.cuda.runtime import available, kernel, launch, most_shared, source
+from coterie._src.kernels.cuda.runtime import available, kernel, launch, max_shared_bytes, source
 from coterie._src.kernels.elkan import MARGIN
 
 THREADS = 128
 BLOCKS = 8, 5
-"""Blocks that a processor must have room for: with few columns and with many."""
+"""The number of blocks that must fit on a multiprocessor: with few columns and with many."""
 TILE = 1 << 12
-"""Numbers of a tile of samples, about; so several blocks share a processor, and one computes while another reads."""
+"""The approximate number of values of a tile of samples, so that several blocks share a multiprocessor and one computes
+while another reads."""
 ROUNDING = 2e-5
 """The relative error of a path length, at most: more than that of float32."""
 
@@ -31,10 +32,10 @@ ROUNDING = 2e-5
 class AssignmentCache(NamedTuple):
     """Lower bounds of the losses at every centre, kept from round to round for T trials and L methods.
 
-    A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. While centre j moves by δ, a
-    bound falls by at most ‖∇F_i(θ₀)‖·‖δ‖. Where that is not enough the plane is evaluated, which gives a new bound, and
-    where that is not enough either, the loss. The idea is Elkan's (Using the triangle inequality to accelerate k-means,
-    2003), with planes in the place of distances.
+    A convex loss lies above its tangent planes: F_i(θ) ≥ F_i(θ₀) + ⟨∇F_i(θ₀), θ − θ₀⟩. When centre j moves by δ, a
+    bound decreases by at most ‖∇F_i(θ₀)‖·‖δ‖. If that does not exclude the centre, the plane is evaluated, which gives
+    a new bound, and if that does not either, the loss. The idea is Elkan's (Using the triangle inequality to accelerate
+    k-means, 2003), with planes instead of distances.
 
     labels: (T, L, m) int32, of the last round. bounds: (T, L, m, k, 4), the height of the plane at θ = 0, a lower bound
     of the loss at some time, ‖slope‖, and the centre's path length at that time. slopes: (T, L, m, k, d), ∇F_i(θ₀).
@@ -75,8 +76,8 @@ class Shape(NamedTuple):
         return 4 * (tiles + scores + 2 * methods * clusters + methods)
 
 
-def shape_of(samples: int, dim: int, methods: int, clusters: int, most: int) -> Shape | None:
-    """The shape for blocks that may ask for `most` bytes of shared memory; None: a row does not fit.
+def shape_of(samples: int, dim: int, methods: int, clusters: int, max_bytes: int) -> Shape | None:
+    """The shape for blocks with at most `max_bytes` bytes of shared memory; None: a row does not fit.
 
     The warps of a block take sixteen rows at a time; with fewer rows some of them are idle, but the samples of a client
     are still read only once.
@@ -85,7 +86,7 @@ def shape_of(samples: int, dim: int, methods: int, clusters: int, most: int) -> 
     best = min(-(-samples // 16), max(1, TILE // dim // 16)) * 16
     for rows in (best, 16, 8, 4):
         shape = Shape(dim, rows, 1 + (rows < samples), vector)
-        if shape.shared_bytes(methods, clusters) <= most:
+        if shape.shared_bytes(methods, clusters) <= max_bytes:
             return shape
     return None
 
@@ -111,11 +112,11 @@ def _shape(features: Tensor, centres: Tensor) -> Shape | None:
     if not (features.is_cuda and features.dtype == torch.float32 and available()):
         return None
     _, methods, clusters, d = centres.shape
-    return shape_of(features.shape[2], d, methods, clusters, most_shared(features.device))
+    return shape_of(features.shape[2], d, methods, clusters, max_shared_bytes(features.device))
 
 
 def serves(features: Tensor, centres: Tensor) -> bool:
-    """Whether the kernel can take these samples and centres."""
+    """Whether there is a kernel for these samples and centres."""
     return _shape(features, centres) is not None
 
 

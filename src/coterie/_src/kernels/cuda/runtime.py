@@ -1,4 +1,4 @@
-"""What all CUDA kernels share: how their source is put together, compiled with CuPy, and launched.
+"""Common code of all CUDA kernels: their source is assembled, compiled with CuPy, and launched.
 
 The source is in the `.cu` files of this folder, which are package data. A program is one file, or several one after the
 other, and depends on parameters in two ways. A constant is a `#define` line before the source, which uses it by name.
@@ -32,7 +32,7 @@ def available() -> bool:
 
 
 def source(files: Sequence[str], constants: Mapping[str, object], **generated: object) -> str:
-    """The program of these `.cu` files, with a `#define` line per constant and the generated text in its places."""
+    """The program of these `.cu` files, with a `#define` line per constant and the generated text inserted."""
     folder = resources.files(__package__)
     text = "\n".join(folder.joinpath(file).read_text(encoding="utf-8") for file in files)
     defined = "".join(f"#define {name} {value}\n" for name, value in constants.items())
@@ -73,8 +73,8 @@ def _stream_of(tensor: Array) -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def most_shared(device: Any, reserved: int = RESERVED_SHARED) -> int:
-    """The bytes of shared memory that a block may ask for on this device, beside the reserved ones."""
+def max_shared_bytes(device: Any, reserved: int = RESERVED_SHARED) -> int:
+    """The largest shared memory, in bytes, that a block may request on this device beside the reserved part."""
     import cupy
 
     return int(cupy.cuda.Device(device.index).attributes["MaxSharedMemoryPerBlockOptin"]) - reserved

@@ -1,12 +1,12 @@
 // The geometric median of every cluster of every trial, by Weiszfeld's iteration from the values in `found`.
-// Constants: MEDIAN_THREADS of a block, MOST_CLIENTS that a block can list.
+// Constants: MEDIAN_THREADS of a block, MAX_CLIENTS that a block can list.
 
 // a block: one cluster of one trial. All of Weiszfeld's steps; the sums run in double
 extern "C" __global__ void __launch_bounds__(MEDIAN_THREADS)
 weiszfeld(const float* __restrict__ points, const int* __restrict__ labels, const double* __restrict__ floors,
           const int clusters, const int m, const int d, const int steps, double* __restrict__ found) {
   extern __shared__ double weights[];  // one per member, then the point (d)
-  __shared__ unsigned short members[MOST_CLIENTS];
+  __shared__ unsigned short members[MAX_CLIENTS];
   __shared__ double parts[MEDIAN_THREADS / 32];
   __shared__ int count;
   const int trial = blockIdx.x / clusters, cluster = blockIdx.x % clusters;

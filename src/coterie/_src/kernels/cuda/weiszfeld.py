@@ -9,15 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from coterie._src.kernels.cuda import reference
-from coterie._src.kernels.cuda.aggregation import MOST_CLIENTS
-from coterie._src.kernels.cuda.runtime import available, kernel, launch, most_shared, source
+from coterie._src.kernels.cuda.aggregation import MAX_CLIENTS
+from coterie._src.kernels.cuda.runtime import available, kernel, launch, max_shared_bytes, source
 
 MEDIAN_THREADS = 256
 
 
 @lru_cache(maxsize=1)
 def _kernel() -> Any:
-    constants = {"MEDIAN_THREADS": MEDIAN_THREADS, "MOST_CLIENTS": MOST_CLIENTS}
+    constants = {"MEDIAN_THREADS": MEDIAN_THREADS, "MAX_CLIENTS": MAX_CLIENTS}
     return kernel(source(["weiszfeld.cu"], constants), "weiszfeld")
 
 
@@ -26,9 +26,11 @@ def _shared_bytes(clients: int, columns: int) -> int:
 
 
 def serves(points: Tensor) -> bool:
-    """Whether the kernel can take these points (T, m, d)."""
+    """Whether there is a kernel for these points (T, m, d)."""
     _, m, d = points.shape
-    return points.is_cuda and m <= MOST_CLIENTS and available() and _shared_bytes(m, d) <= most_shared(points.device)
+    if not points.is_cuda or m > MAX_CLIENTS or not available():
+        return False
+    return _shared_bytes(m, d) <= max_shared_bytes(points.device)
 
 
 def move_to_medians(points: Tensor, labels: Tensor, medians: Tensor, floors: Tensor, steps: int) -> None:

@@ -1,7 +1,7 @@
-"""Per column, the mean of the order statistics between two ranks: median, trimmed mean and mean are this one primitive.
+"""The mean of the order statistics between two ranks, per column: the mean, the median and the trimmed mean.
 
 On a CPU by pruned sorting networks on blocks of columns (`numba`), on an NVIDIA GPU by generated CUDA (`cuda`), on any
-other device by sorting, and by NumPy alone in the `reference`.
+other device by sorting; the `reference` uses NumPy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from coterie._src.kernels.dispatch import Kernel
 from coterie._src.kernels.order_statistics import cuda, reference
 
 SORTED = 1 << 26
-"""Values that are sorted at once on a device without a kernel for so many rows; sorting takes several times their
-memory."""
+"""The number of values sorted at a time on a device without a kernel; sorting needs several times their memory."""
 NETWORK_ROWS = 2048
 """Up to this many rows a sorting network is faster; beyond, each column is sorted by itself."""
 FEW_VALUES = 1 << 16
-"""So few float64 values are not worth compiling the kernel a second time: updates are float32 by default."""
+"""For fewer float64 values the kernel is not compiled again: updates are float32 by default."""
 
 
 def _worth(rows: NDArray[Any], members: Ints, counts: Sequence[int], *_: Any) -> bool:
@@ -50,8 +49,8 @@ def means_between_ranks(
 def mean_between_ranks(rows: Array, low: int, high: int, members: Ints | None = None) -> Array:
     """(rows, d) -> (d,): per column, the mean of the sorted values with rank low ≤ rank < high.
 
-    Same kind, dtype and device out as in; whole numbers give float64. A column with a NaN gives NaN.
-    Sums run in float64. members: these rows alone, which on a CPU are not copied.
+    The result has the array type, dtype and device of the rows (float64 for integers). A column with a NaN gives NaN.
+    Sums are in float64. members: the indices of the rows to use; on a CPU they are not copied.
 
     >>> mean_between_ranks(np.array([[3.0], [1.0], [100.0]]), 1, 2)
     array([3.])
@@ -87,7 +86,7 @@ def _by_sorting(rows: Array, low: int, high: int) -> Array:
 
 
 def native(rows: Array) -> NDArray[Any]:
-    """The rows as float32 or float64 (what the kernel is compiled for), copied only if they are not."""
+    """The rows as float32 or float64 (what the kernel is compiled for), copied only if necessary."""
     if is_torch_array(rows) and rows.element_size() < 4:
         rows = rows.float()
     values = as_numpy(rows)

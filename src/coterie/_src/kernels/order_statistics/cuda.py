@@ -5,10 +5,10 @@ one thread per column holds the rows in registers and orders them by the pruned 
 Neighbouring threads read neighbouring columns, so the rows are read at the bandwidth of the memory.
 
 With more rows 8 to 32 threads share a column. Each sorts a run of the rows in registers and stores it in shared memory;
-the wanted rank is then searched among the runs. In every turn each run proposes the value at the same fraction of its
+the wanted rank is then searched among the runs. In every step each run proposes the value at the same fraction of its
 remaining candidates, two proposals around the median of all are counted in every run by binary search (Floyd and
-Rivest, Expected time bounds for selection, 1975), and the candidates between them remain. About three turns are enough;
-every turn removes at least its two pivots, so the result is exact for any values.
+Rivest, Expected time bounds for selection, 1975), and the candidates between them remain. About three steps are enough;
+every step removes at least its two pivots, so the result is exact for any values.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie._src.arrays import Array
-from coterie._src.kernels.cuda.runtime import available, kernel, launch, most_shared, source
+from coterie._src.kernels.cuda.runtime import available, kernel, launch, max_shared_bytes, source
 
 REGISTER_ROWS = 224
 """Up to this many rows a column fits into a thread's 255 registers."""
 QUICK_ROWS = 48
-"""Up to this many rows a kernel is compiled within a moment; for more rows it takes seconds."""
+"""Up to this many rows a kernel compiles in well under a second; for more rows it takes seconds."""
 MANY = 1 << 27
-"""The number of values from which on these seconds are worth while; fewer values are sorted in runs."""
+"""From this many values on, the seconds of compiling are worth it; fewer values are sorted in runs."""
 THREADS = 128
 HELD_BYTES = 320
-"""Bytes of its column that a thread holds at most where several share it; longer columns are left to `torch.sort`."""
+"""The largest part of a column, in bytes, that one of several threads holds; longer columns are sorted by torch."""
 ROUNDED = 2
 """The rows of a run are rounded up to a multiple of this."""
 TYPES = {"torch.float32": "float", "torch.float64": "double"}
@@ -41,7 +41,7 @@ def _constants(dtype: str) -> dict[str, object]:
 
 
 def _comparators(pairs: Iterable[tuple[int, int]]) -> str:
-    return "\n".join(f"  t = least(r{a}, r{b}); r{b} = most(r{a}, r{b}); r{a} = t;" for a, b in pairs)
+    return "\n".join(f"  t = minimum(r{a}, r{b}); r{b} = maximum(r{a}, r{b}); r{a} = t;" for a, b in pairs)
 
 
 def network_source(rows: int, low: int, high: int, pairs: Iterable[tuple[int, int]], dtype: str) -> str:
@@ -106,29 +106,29 @@ class Runs(NamedTuple):
         return self.runs * (self.held * self.columns + 32 // self.runs) * bytes_each
 
 
-def runs_of(rows: int, bytes_each: int, most: int, wide: bool = False) -> Runs | None:
-    """The division for blocks that may ask for `most` bytes of shared memory; None: there are too many rows.
+def runs_of(rows: int, bytes_each: int, max_bytes: int, wide: bool = False) -> Runs | None:
+    """The division for blocks with at most `max_bytes` bytes of shared memory; None: there are too many rows.
 
     wide: there are more than two ranks. The rows of a run are rounded up, so that few programs serve all row counts.
 
     >>> runs_of(400, 4, 200_000), runs_of(1000, 4, 200_000), runs_of(3000, 4, 200_000)
     (Runs(runs=8, held=50, columns=16), Runs(runs=16, held=64, columns=16), None)
     """
-    # long runs cost more to sort, many runs more to search, twice so for wide ranks: these were the fastest
+    # long runs take longer to sort, many runs to search (twice as long for wide ranks): these were the fastest
     for runs, columns, share in ((8, 16, 1 if wide else 0.625), (16, 16, 1), (32, 16, 1), (32, 8, 1)):
         found = Runs(runs, -(-rows // (ROUNDED * runs)) * ROUNDED, columns)
-        if found.held * bytes_each <= share * HELD_BYTES and found.shared_bytes(bytes_each) <= most:
+        if found.held * bytes_each <= share * HELD_BYTES and found.shared_bytes(bytes_each) <= max_bytes:
             return found
     return None
 
 
 def serves(rows: Array) -> bool:
-    """Whether a kernel can take these rows."""
+    """Whether there is a kernel for these rows."""
     return rows.is_cuda and str(rows.dtype) in TYPES and available() and _division(rows) is not None
 
 
 def _division(rows: Array, wide: bool = False) -> Runs | None:
-    return runs_of(rows.shape[0], rows.element_size(), most_shared(rows.device, 1024), wide)
+    return runs_of(rows.shape[0], rows.element_size(), max_shared_bytes(rows.device, 1024), wide)
 
 
 def mean_between_ranks(rows: Array, low: int, high: int) -> Array:

@@ -1,7 +1,7 @@
-"""Sorting networks that bring the wanted ranks of some rows to their places, and their comparators in groups.
+"""Sorting networks that move the wanted ranks to their positions, and groups of their comparators.
 
-Batcher's merge-exchange network (Knuth, TAOCP vol. 3, algorithm 5.2.2M), less the comparators that the wanted ranks do
-not need, or, where few ranks are cut off, a network that only separates those from the rest.
+Batcher's merge-exchange network (Knuth, TAOCP vol. 3, algorithm 5.2.2M), without the comparators that the wanted ranks
+do not need; or, where few ranks are cut off, a network that only separates these from the others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Table = NDArray[np.int32]
 Pairs = list[tuple[int, int]]
 
 PAIR, TOP, BOTTOM, CROSS, BOTH = range(5)
-"""Kinds of groups of comparators on rows a, b and perhaps c, d. All begin with a ≤ b, the last two also with c ≤ d. Then
-TOP and CROSS compare b with c, BOTTOM a with c, BOTH a with c and b with d."""
+"""Kinds of groups of comparators on rows a, b and perhaps c, d. All begin with a ≤ b, the last two also with c ≤ d.
+Then TOP and CROSS compare b with c, BOTTOM a with c, BOTH a with c and b with d."""
 
 
 @lru_cache(maxsize=4096)
 def sorting_network(rows: int) -> Table:
-    """(comparators, 2): the whole network; every rank ends in its place."""
+    """(comparators, 2): the complete network, which sorts all rows."""
     top = 1
     while top * 2 < rows:
         top *= 2
@@ -42,7 +42,7 @@ def sorting_network(rows: int) -> Table:
 
 @lru_cache(maxsize=4096)
 def network(rows: int, low: int, high: int) -> Table:
-    """The pruned network as (comparators, 2) row pairs; it brings the ranks [low, high) there, in any order."""
+    """(comparators, 2): the pruned network, which moves the values of rank [low, high) to these rows, in any order."""
     if rows < 2 or high - low == rows:
         return np.empty((0, 2), dtype=np.int32)
     pairs = _pruned(sorting_network(rows), rows, low, high)
@@ -53,9 +53,9 @@ def network(rows: int, low: int, high: int) -> Table:
 
 
 def _pruned(pairs: Table, rows: int, low: int, high: int) -> Table:
-    """The comparators that decide which values end in [low, high); not in which order, since they are summed.
+    """The comparators that determine which values end in [low, high); their order does not matter, as they are summed.
 
-    Backwards: a comparator whose two values both end inside, or both outside, whatever it does, is not needed.
+    Going backwards, a comparator is not needed if its two values both end inside, or both outside, in any case.
     """
     outside, inside, undecided = range(3)
     ends = [outside] * low + [inside] * (high - low) + [outside] * (rows - high)
@@ -70,16 +70,16 @@ def _pruned(pairs: Table, rows: int, low: int, high: int) -> Table:
 def _separating_network(rows: int, low: int, high: int) -> Table:
     """(comparators, 2): a network that separates the ranks below `low` and from `high` on from the rest.
 
-    Groups of at least low + (rows − high) rows are sorted; then two groups at a time merge their lowest values and keep
-    `low` of them, and their highest. What is left over on the way has enough values below and above it, and is not
-    compared again. Where few are cut off that takes half as many comparators as sorting.
+    Groups of at least low + (rows − high) rows are sorted. Then two groups at a time merge their lowest values and keep
+    `low` of them, and likewise their highest values. The other values have enough values below and above them, and are
+    not compared again. Where few ranks are cut off, this needs half as many comparators as sorting.
     """
     top = rows - high
     groups, half = rows // (low + top), 1
     while half < max(low, top):
         half *= 2
     pairs: Pairs = []
-    ends: list[tuple[list[int], list[int]]] = []  # of every group the lowest wires, and the highest
+    ends: list[tuple[list[int], list[int]]] = []  # per group, the wires of the lowest and of the highest values
     for group in range(groups):
         first, last = group * rows // groups, (group + 1) * rows // groups
         pairs += [(first + a, first + b) for a, b in sorting_network(last - first).tolist()]
@@ -93,10 +93,10 @@ def _separating_network(rows: int, low: int, high: int) -> Table:
             for (lowest, highest), (other_lowest, other_highest) in zip(ends[::2], ends[1::2], strict=False)
         ]
         ends = merged + ends[2 * len(merged) :]
-    # a row's place is its rank; which row begins where does not matter
-    places = dict(zip(ends[0][0], range(low), strict=True)) | dict(zip(ends[0][1], range(high, rows), strict=True))
+    # number the wires by the ranks that they end with; the initial order of the rows does not matter
+    positions = dict(zip(ends[0][0], range(low), strict=True)) | dict(zip(ends[0][1], range(high, rows), strict=True))
     middle = iter(range(low, high))
-    ranks = [places[wire] if wire in places else next(middle) for wire in range(rows)]
+    ranks = [positions[wire] if wire in positions else next(middle) for wire in range(rows)]
     return np.array([(ranks[a], ranks[b]) for a, b in pairs], dtype=np.int32).reshape(-1, 2)
 
 
@@ -122,8 +122,8 @@ def _merged(one: list[int], other: list[int], half: int, pairs: Pairs) -> list[i
 def fuse(pairs: Table, rows: int) -> tuple[Table, Table]:
     """Comparators that follow each other on up to four rows, in groups that read and write each row once.
 
-    Returns (groups, 5), the kind and the rows a, b, c, d of each, and (rows,), where the network's rows are at the end.
-    Greedily, in an order in which every row still meets the same comparators one after the other.
+    Returns (groups, 5), the kind and the rows a, b, c, d of each group, and (rows,), the final positions of the
+    network's rows. Groups are formed greedily; every row meets the same comparators in the same order.
     """
     comparators = pairs.tolist()
     after, due = [[-1, -1] for _ in comparators], [-1] * rows
@@ -131,29 +131,29 @@ def fuse(pairs: Table, rows: int) -> tuple[Table, Table]:
         a, b = comparators[c]
         after[c] = [due[a], due[b]]
         due[a] = due[b] = c
-    done, places, groups = [False] * len(comparators), list(range(rows)), []
+    done, positions, groups = [False] * len(comparators), list(range(rows)), []
     for c in range(len(comparators)):
         if done[c]:
             continue
         kind, first, second, third, fourth = _next_group(c, comparators, after, due)
-        group = [kind, places[comparators[first][0]], places[comparators[first][1]], 0, 0]
+        group = [kind, positions[comparators[first][0]], positions[comparators[first][1]], 0, 0]
         if second >= 0:
-            group[3], group[4] = places[comparators[second][0]], places[comparators[second][1]]
+            group[3], group[4] = positions[comparators[second][0]], positions[comparators[second][1]]
         elif third >= 0:
             own = comparators[first][1] if kind == TOP else comparators[first][0]
-            group[3] = places[comparators[third][0] + comparators[third][1] - own]
-        if third >= 0:  # what the last comparators order lies at b, or a, and at c; and at b and d
-            places[comparators[third][0]] = group[1] if kind in (BOTTOM, BOTH) else group[2]
-            places[comparators[third][1]] = group[3]
+            group[3] = positions[comparators[third][0] + comparators[third][1] - own]
+        if third >= 0:  # the results of the last comparators are at b, or a, and c; and at b and d
+            positions[comparators[third][0]] = group[1] if kind in (BOTTOM, BOTH) else group[2]
+            positions[comparators[third][1]] = group[3]
         if fourth >= 0:
-            places[comparators[fourth][0]], places[comparators[fourth][1]] = group[2], group[4]
+            positions[comparators[fourth][0]], positions[comparators[fourth][1]] = group[2], group[4]
         for comparator in (first, second, third, fourth):
             if comparator >= 0:
                 done[comparator] = True
                 a, b = comparators[comparator]
                 due[a], due[b] = after[comparator]
         groups.append(group)
-    return np.array(groups, dtype=np.int32).reshape(-1, 5), np.array(places, dtype=np.int32)
+    return np.array(groups, dtype=np.int32).reshape(-1, 5), np.array(positions, dtype=np.int32)
 
 
 def _next_group(
@@ -164,7 +164,7 @@ def _next_group(
     after: the next comparator on either row of each. due: the next one on each row.
     """
     kind, join = PAIR, -1
-    for side in (1, 0):  # the larger value goes on, or the smaller one
+    for side in (1, 0):  # the next comparator is on the row of the larger value, or of the smaller one
         following = after[c][side]
         if following < 0:
             continue
@@ -186,6 +186,6 @@ def _next_group(
 
 @lru_cache(maxsize=4096)
 def fused_network(rows: int, low: int, high: int) -> tuple[Table, Table]:
-    """The groups of the pruned network, and where the ranks [low, high) then are."""
-    groups, places = fuse(network(rows, low, high), rows)
-    return groups, places[low:high].copy()
+    """The groups of the pruned network, and the final positions of the ranks [low, high)."""
+    groups, positions = fuse(network(rows, low, high), rows)
+    return groups, positions[low:high].copy()

@@ -1,9 +1,9 @@
 """Order statistics on a CPU (Numba): sorting networks on blocks of columns, in SIMD registers.
 
-Columns are taken in blocks of up to LANES. A comparator is a minimum and a maximum of two rows of the block, so it works
-on all lanes at once. It costs little beside reading the rows and writing them back; so up to four comparators that
-follow each other on up to four rows are one group, which reads and writes each of the rows once. Columns are
-independent: the result does not depend on the number of threads. Benchmark: `python -m benchmarks cpu`.
+Columns are processed in blocks of up to LANES. A comparator computes the minimum and the maximum of two rows of the
+block, for all lanes at once. Most of its time is reading and writing the rows; therefore up to four consecutive
+comparators on up to four rows form a group, which reads and writes each row once. Columns are independent: the result
+does not depend on the number of threads. Benchmark: `python -m benchmarks cpu`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from coterie._src.kernels.threads import threads
 Ints = NDArray[np.int64]
 
 LANES = 256
-"""Columns of a block at most."""
+"""The largest number of columns of a block."""
 WHOLE = 32
-"""Lanes of a narrow block are a multiple of this: what SIMD takes at a time."""
+"""The number of lanes of a narrow block is a multiple of this, for SIMD."""
 THREAD_ELEMENTS = 1 << 19
-"""Values worth a thread of their own."""
+"""The number of values from which on several threads are used."""
 
 
 @compiled
 def _compare(block: NDArray[Any], groups: Table) -> None:
     """Apply groups of comparators to the rows of a block, (rows, lanes).
 
-    A loop for each kind, without a branch in it: such as the compiler turns into SIMD.
+    There is one loop without branches per kind, which the compiler turns into SIMD.
     """
     lanes = block.shape[1]
     for i in range(groups.shape[0]):
@@ -79,14 +79,14 @@ def _compare(block: NDArray[Any], groups: Table) -> None:
 
 
 @compiled
-def _mean(block: NDArray[Any], places: Table, total: NDArray[np.float64], out: NDArray[Any]) -> None:
-    """Mean of the rows block[places] per lane, summed in float64 around the first so that equal rows give that row."""
-    count, width = len(places), out.shape[0]
-    first = block[places[0]]
+def _mean(block: NDArray[Any], positions: Table, total: NDArray[np.float64], out: NDArray[Any]) -> None:
+    """Mean of block[positions] per lane, summed in float64 around the first row, so that equal rows give that row."""
+    count, width = len(positions), out.shape[0]
+    first = block[positions[0]]
     for lane in range(len(total)):
         total[lane] = 0.0
     for i in range(1, count):
-        row = block[places[i]]
+        row = block[positions[i]]
         for lane in range(len(total)):
             total[lane] += np.float64(row[lane]) - np.float64(first[lane])
     unusual = 0
@@ -99,36 +99,37 @@ def _mean(block: NDArray[Any], places: Table, total: NDArray[np.float64], out: N
             if not np.isfinite(np.float64(first[lane]) + total[lane] / count):
                 result = np.float64(0.0)
                 for i in range(count):
-                    result += np.float64(block[places[i], lane]) / count
+                    result += np.float64(block[positions[i], lane]) / count
                 out[lane] = result
 
 
 @compiled
-def _load(rows: NDArray[Any], members: Ints, start: int, stop: int, block: NDArray[Any], poison: NDArray[Any]) -> bool:
-    """Copy the columns [start, stop) of some rows into the block; poison is NaN in lanes that hold one. True: some do.
+def _load(rows: NDArray[Any], members: Ints, start: int, stop: int, block: NDArray[Any], has_nan: NDArray[Any]) -> bool:
+    """Copy the columns [start, stop) of some rows into the block; return whether some value is not finite.
 
-    The rows are sliced one by one: only then does the compiler know that a row's values lie side by side.
+    has_nan: NaN in lanes with a NaN, else 0. Rows are sliced one by one, so that the compiler knows that they are
+    contiguous.
     """
     width = stop - start
-    for lane in range(len(poison)):
-        poison[lane] = 0
+    for lane in range(len(has_nan)):
+        has_nan[lane] = 0
     for i in range(len(members)):
         row = rows[members[i], start:stop]
         target = block[i]
         for lane in range(width):
             value = row[lane]
             target[lane] = value
-            poison[lane] += value - value  # 0, or NaN if the value is not finite
+            has_nan[lane] += value - value  # 0, or NaN if the value is not finite
     suspect = 0
     for lane in range(width):
-        suspect += poison[lane] != poison[lane]
+        suspect += has_nan[lane] != has_nan[lane]
     if suspect:
         for lane in range(width):
-            poison[lane] = 0
+            has_nan[lane] = 0
         for i in range(len(members)):
             for lane in range(width):
                 if np.isnan(block[i, lane]):
-                    poison[lane] = np.nan
+                    has_nan[lane] = np.nan
     return suspect > 0
 
 
@@ -139,16 +140,16 @@ def _groups(
     counts: Ints,
     comparators: Table,
     comparators_end: Ints,
-    places: Table,
-    places_end: Ints,
+    positions: Table,
+    positions_end: Ints,
     first_column: int,
     last_column: int,
     out: NDArray[Any],
 ) -> None:
-    """out[g, c] = mean of what lies at the places of group g after its comparators, for a range of columns."""
+    """out[g, c] = mean of the rows at the positions of group g after its comparators, for a range of columns."""
     lanes = min(LANES, max(1, -(-(last_column - first_column) // WHOLE)) * WHOLE)
-    poison, total = np.zeros(lanes, dtype=rows.dtype), np.zeros(lanes, dtype=np.float64)
-    first, comparator, place = 0, 0, 0
+    has_nan, total = np.zeros(lanes, dtype=rows.dtype), np.zeros(lanes, dtype=np.float64)
+    first, comparator, position = 0, 0, 0
     for g in range(len(counts)):
         count = counts[g]
         if count:
@@ -156,26 +157,26 @@ def _groups(
             own = members[first : first + count]
             for start in range(first_column, last_column, lanes):
                 stop = min(start + lanes, last_column)
-                suspect = _load(rows, own, start, stop, block, poison)
+                suspect = _load(rows, own, start, stop, block, has_nan)
                 _compare(block, comparators[comparator : comparators_end[g]])
                 part = out[g, start:stop]
-                _mean(block, places[place : places_end[g]], total, part)
+                _mean(block, positions[position : positions_end[g]], total, part)
                 if suspect:
                     for lane in range(stop - start):
-                        if np.isnan(poison[lane]):
+                        if np.isnan(has_nan[lane]):
                             part[lane] = np.nan
-        first, comparator, place = first + count, comparators_end[g], places_end[g]
+        first, comparator, position = first + count, comparators_end[g], positions_end[g]
 
 
 @lru_cache(maxsize=64)
 def _program(
     counts: tuple[int, ...], lows: tuple[int, ...], highs: tuple[int, ...]
 ) -> tuple[Ints, Table, Ints, Table, Ints]:
-    """The counts, the comparators of all groups and their ends, the places of all groups and theirs."""
+    """The counts, the comparators of all groups and where each group's end, and likewise the positions."""
     each = [fused_network(c or 1, low, high) for c, low, high in zip(counts, lows, highs, strict=True)]
-    comparators, places = zip(*each, strict=True)
-    ends = [np.cumsum([len(part) for part in parts]) for parts in (comparators, places)]
-    return np.array(counts), np.concatenate(comparators), ends[0], np.concatenate(places), ends[1]
+    comparators, positions = zip(*each, strict=True)
+    ends = [np.cumsum([len(part) for part in parts]) for parts in (comparators, positions)]
+    return np.array(counts), np.concatenate(comparators), ends[0], np.concatenate(positions), ends[1]
 
 
 def means_between_ranks(
@@ -186,7 +187,9 @@ def means_between_ranks(
     highs: Sequence[int],
     out: NDArray[Any],
 ) -> None:
-    """See `order_statistics.means_between_ranks_reference`."""
+    """See `reference.means_between_ranks`."""
+    if not counts:
+        return
     program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
     if not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows)

@@ -25,7 +25,8 @@ def means_between_ranks(
     ----------
     rows : (rows, d), float32 or float64.
     members : row numbers, those of group 0 first, then those of group 1, and so on.
-    counts, lows, highs : of each group the number of members and the two ranks; a group without members is left alone.
+    counts, lows, highs : of each group the number of members and the two ranks; the row of a group without members is
+        not written.
     out : (groups, d). A column with a NaN gives NaN; sums run in float64.
     """
     ends = np.cumsum(counts)
@@ -35,11 +36,11 @@ def means_between_ranks(
 
 
 def mean_between_ranks(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
-    """(rows, d) -> (d,) float64: the same for one group.
+    """(rows, d) -> (d,) float64: the mean for one group.
 
     The values are summed around the lowest of them, so that equal rows give that row.
     """
-    columns = np.ascontiguousarray(rows.T)  # NumPy sorts neighbours in memory several times faster
+    columns = np.ascontiguousarray(rows.T)  # NumPy sorts contiguous values several times faster
     ends = [rank for rank in (low - 1, low, high - 1, high) if 0 <= rank < len(rows)]
     inside = np.partition(columns, ends, axis=1)[:, low:high].astype(np.float64)
     inside.sort(axis=1)
