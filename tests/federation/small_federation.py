@@ -24,7 +24,7 @@ CLIENTS, BYZANTINE = 12, 2
 def app(drawn: Federation) -> ClientApp:
     """Every node is the client of its partition; the Byzantine ones do what the paper's do."""
     assert drawn.truth is not None
-    byzantine = drawn.truth.byzantine
+    byzantine = drawn.truth.is_byzantine
 
     def attack(context: Context) -> attacks.Attack | None:
         return attacks.Attack(attacks.paper) if byzantine[int(context.node_config["partition-id"])] else None
@@ -53,7 +53,7 @@ def simulated(drawn: Federation, start: np.ndarray, rounds: int = 6, without: It
     kept = np.setdiff1d(np.arange(CLIENTS), list(without))
     task = tasks.linear_regression(drawn.clients.take(kept))
     attack = attacks.Attack(attacks.paper)
-    network = SimulatedNetwork(task, drawn.truth.byzantine[kept], attack, np.random.default_rng(0), median)
+    network = SimulatedNetwork(task, drawn.truth.is_byzantine[kept], attack, np.random.default_rng(0), median)
     *_, last = play(ClusteredDescent(Server(median), rounds=rounds), network, start, stream(0, 0, "server"))
     centres: np.ndarray = last.state.centres
     return centres

@@ -51,6 +51,6 @@ def test_the_audit_puts_byzantine_clients_first(attacked: bool, tmp_path: Path) 
     found = audit_clients(Checkpoint(tmp_path).rows())
     if attacked:
         scores = {one.client: one.score for one in found}
-        assert roc_auc_score(drawn.truth.byzantine, [scores[i] for i in range(clients)]) >= 0.99
+        assert roc_auc_score(drawn.truth.is_byzantine, [scores[i] for i in range(clients)]) >= 0.99
     else:
         assert not any(one.reasons for one in found)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie._src.aggregators import median
+from coterie._src.aggregators import CentredClipping, median
 from coterie._src.algorithms import ClusteredDescent, State
-from coterie._src.algorithms.base import Exchange
+from coterie._src.algorithms.base import RoundInfo
 from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.checkpoint import Checkpoint, Saved
-from coterie._src.server import Optimiser, Server
+from coterie._src.optimisers import Momentum
+from coterie._src.server import Server
 from in_process import InProcessGrid
 from small_federation import CLIENTS, app, centres_of
 
@@ -23,10 +24,11 @@ class Killed(BaseException):
     """The server's process ends here."""
 
 
-@pytest.mark.parametrize("kind", ["plain", "momentum"])
-def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "server", [Server(median), Server(median, optimiser=Momentum()), Server(CentredClipping(history=True))]
+)
+def test_a_killed_server_goes_on(server: Server, drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
     """After any round, with the same answers: the same bits as a server that was never killed."""
-    server = Server(median, optimiser=Optimiser(kind))
     algorithm = ClusteredDescent(server, rounds=6, participation=0.7)
 
     def run(folder: Path, **options: Any) -> np.ndarray:
@@ -37,7 +39,7 @@ def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray
 
     whole = run(tmp_path / "whole")
 
-    def kill(state: State, exchange: Exchange) -> None:
+    def kill(state: State, info: RoundInfo) -> None:
         if state.round in (1, 4):
             raise Killed
 
@@ -60,11 +62,17 @@ def test_a_killed_server_goes_on(kind: Any, drawn: Federation, start: np.ndarray
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.load() is None
-    state = State(3, np.ones((2, 4), np.float32), curvatures=np.full((5, 2), np.nan), calm=(0.5, 2))
+    state = State(3, np.ones((2, 4), np.float32), curvatures=np.full((5, 2), np.nan), smallest_move=0.5, rounds_since=2)
     checkpoint.save(Saved(state, np.random.default_rng(7), [3, None, 2**64 - 1]))
     found = checkpoint.load()
     assert found is not None
-    assert (found.state.round, found.state.calm, found.nodes) == (3, (0.5, 2), [3, None, 2**64 - 1])
+    assert (found.state.round, found.state.smallest_move, found.state.rounds_since) == (3, 0.5, 2)
+    assert found.nodes == [3, None, 2**64 - 1]
+        3,
+        0.5,
+        2,
+        [3, None, 2**64 - 1],
+    )
     assert found.rng.integers(2**60) == np.random.default_rng(7).integers(2**60)
     (tmp_path / "state.safetensors").write_bytes(b"not a state")
     with pytest.raises(ValueError, match="is not the state of a federation"):

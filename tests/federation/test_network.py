@@ -23,8 +23,8 @@ def test_all_questions_have_the_answers_of_the_simulation(drawn: Federation, sta
     assert drawn.truth is not None
     network = FlowerNetwork(InProcessGrid(app(drawn), range(CLIENTS)), ClientNumbers(CLIENTS), deadline=1.0)
     task = tasks.linear_regression(drawn.clients)
-    same = SimulatedNetwork(task, drawn.truth.byzantine, attacks.Attack(attacks.paper), np.random.default_rng(0))
-    honest = ~drawn.truth.byzantine
+    same = SimulatedNetwork(task, drawn.truth.is_byzantine, attacks.Attack(attacks.paper), np.random.default_rng(0))
+    honest = ~drawn.truth.is_byzantine
     for ask in (
         lambda net: net.gradients(start, 3),
         lambda net: net.gradients(start, 3, np.arange(CLIENTS) % 2),

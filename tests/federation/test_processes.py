@@ -19,7 +19,8 @@ from safetensors.numpy import load_file
 
 from coterie import load
 from coterie._src.aggregators import median
-from coterie._src.experiments import problems, read_config, run_trial, tables
+from coterie._src.experiments import read_config, run_trial
+from coterie._src.experiments.starts import first_centres
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.deployment import free_port, write_deployment
 from coterie._src.federation.progress import read_progress
@@ -142,12 +143,12 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
         assert set(after) <= {"silent", "accepted"}
         assert after[-1] == "accepted"
 
-    drawn = problems.federation(config.problem, stream(0, 0, "data"))
+    drawn = config.problem.draw(stream(0, 0, "data"))
     assert drawn.truth is not None
     network = SimulatedNetwork(
-        problems.task(config.problem, drawn.clients), drawn.truth.byzantine, None, np.random.default_rng(0)
+        config.problem.build_task(drawn.clients), drawn.truth.is_byzantine, None, np.random.default_rng(0)
     )
-    centres = tables.start(config, 5, None, stream(0, 0, "start"))
+    centres = first_centres(config.algorithm.init, 2, 5, None, 0.25, "float32", stream(0, 0, "start"))
     for round in range(rounds):
         accepting = np.array([i for i in range(count) if verdicts[i, round] == "accepted"])
         replies = network.gradients(centres, round, None, None, accepting)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
-from coterie._src.algorithms.base import Exchange
+from coterie._src.algorithms.base import RoundInfo
 from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.progress import Progress, read_progress
@@ -27,13 +27,13 @@ def test_how_far_it_is_can_be_watched(drawn: Federation, start: np.ndarray, tmp_
     grid = InProcessGrid(app(drawn), range(CLIENTS), {3: FAULTS["nan"][0], 5: FAULTS["silent"][0]})
     seen: list[Progress] = []
 
-    def note(state: State, exchange: Exchange) -> None:
+    def note(state: State, info: RoundInfo) -> None:
         found = read_progress(tmp_path)
         assert found is not None
         seen.append(found[0])
 
     made = ClusteredStrategy(
-        ClusteredDescent(Server(median), rounds=3, size=0.1),
+        ClusteredDescent(Server(median), rounds=3, step_size=0.1),
         max_clients=CLIENTS,
         deadline=0.1,
         folder=tmp_path,

@@ -12,7 +12,7 @@ from flwr.app import Message
 from coterie._src import attacks, tasks
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
-from coterie._src.algorithms.base import Exchange
+from coterie._src.algorithms.base import RoundInfo
 from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.audit import audit_clients
@@ -40,14 +40,14 @@ def test_a_faulty_site_is_one_that_is_missing(name: str, drawn: Federation, star
     """From the second round on, so that the server knows all sites: the run ends, and the others decide."""
     fault, verdict = FAULTS[name]
     grid = InProcessGrid(app(drawn), range(CLIENTS), {3: fault})
-    fixed = ClusteredDescent(Server(median), rounds=4, size=0.1)
+    fixed = ClusteredDescent(Server(median), rounds=4, step_size=0.1)
     made = ClusteredStrategy(fixed, max_clients=CLIENTS, deadline=0.5, folder=tmp_path)
     found = centres_of(grid, start, made)
     assert drawn.truth is not None
     kept = np.delete(np.arange(CLIENTS), 3)
     network = SimulatedNetwork(
         tasks.linear_regression(drawn.clients.take(kept)),
-        drawn.truth.byzantine[kept],
+        drawn.truth.is_byzantine[kept],
         attacks.Attack(attacks.paper),
         np.random.default_rng(0),
         median,
@@ -64,7 +64,7 @@ def test_a_quorum_keeps_the_centre(drawn: Federation, start: np.ndarray) -> None
     """With one cluster's sites silent but for one, that cluster stays where it is and the other moves on."""
     silent = dict.fromkeys(range(1, 5), FAULTS["silent"][0])
     grid = InProcessGrid(app(drawn), range(CLIENTS), silent)
-    fixed = ClusteredDescent(Server(median, quorum=4), rounds=1, size=0.1)
+    fixed = ClusteredDescent(Server(median, quorum=4), rounds=1, step_size=0.1)
     found = centres_of(grid, start, ClusteredStrategy(fixed, max_clients=CLIENTS, deadline=0.5))
     moved = np.abs(found - start).max(axis=1) > 0
     assert moved.tolist() == [False, True]
@@ -73,7 +73,7 @@ def test_a_quorum_keeps_the_centre(drawn: Federation, start: np.ndarray) -> None
 def test_late_joiners_and_those_who_leave(drawn: Federation, start: np.ndarray, tmp_path: Path) -> None:
     grid = InProcessGrid(app(drawn), range(8))
 
-    def change(state: State, exchange: Exchange) -> None:
+    def change(state: State, info: RoundInfo) -> None:
         if state.round == 2:
             grid.nodes = [*range(1, 8), 8, 9]
         if state.round == 4:
