@@ -5,12 +5,15 @@ BIN := $(VENV)/bin
 BENCH_PIP := $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow docs wheel bench lint clean
+CORE := kernels aggregators tasks test_client.py attacks test_intake.py test_server.py init algorithms test_simulation.py
+
+.PHONY: help demo test test-slow test-reference docs wheel bench lint clean
 
 help:
 	@echo "make demo       compare all methods on the paper's default problem: a table and a picture in out/demo"
 	@echo "make test       lint, types and all tests but the slow ones"
 	@echo "make test-slow  the statistical evidence (minutes)"
+	@echo "make test-reference  the tests of the core on the NumPy references of all kernels, nothing compiled"
 	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
 	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
@@ -42,6 +45,9 @@ test: lint
 
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
+
+test-reference: $(VENV)/dev.stamp
+	COTERIE_KERNELS=reference $(BIN)/pytest $(addprefix tests/,$(CORE))
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/pytest tests/test_docs.py

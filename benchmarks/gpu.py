@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coterie._src.aggregators import median, trimmed_mean
+from coterie._src.aggregators import Median, TrimmedMean
 
 SHAPES = [(20, 25_000_000), (40, 12_500_000), (100, 5_000_000), (200, 2_500_000), (400, 1_250_000), (1000, 500_000)]
 REPEATS = 7
@@ -34,8 +34,8 @@ def run() -> tuple[str, list[dict[str, Any]]]:
         x = torch.randn((count, columns), device="cuda")
         sides: dict[str, Callable[[], Any]] = {
             "read (torch.sum)": partial(torch.sum, x),
-            "median": partial(median, x),
-            "trimmed mean": partial(trimmed_mean, x, trim=0.1),
+            "median": partial(Median(), x),
+            "trimmed mean": partial(TrimmedMean(0.1), x),
             "torch.median": partial(torch.median, x, 0),
         }
         for work in sides.values():

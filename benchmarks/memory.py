@@ -32,7 +32,7 @@ from coterie._src.tasks import linear_regression, mean_estimation
 ROUNDS = 3
 CASES: dict[str, dict[str, Any]] = {
     "regression, the paper's largest cell": {"clients": 600, "samples": 100, "dim": 500, "clusters": 15},
-    "all methods of Figure 1 on it, side by side": {
+    "all methods of Figure 1 on it": {
         "methods": METHODS,
         "clients": 600,
         "samples": 100,
@@ -57,7 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def measure(name: str, file: str) -> dict[str, Any]:
-    """Draw the data, play some rounds of Algorithm 1 with the median, and look at the peak of this process.
+    """Draw the data, run some rounds of Algorithm 1 with the median, and look at the peak of this process.
 
     The file is for the case that has one: a memory-mapped array, sparse on disk, larger than what may be held.
     """
@@ -106,11 +106,11 @@ def _of_rounds(_: str, **shape: int) -> tuple[int, float]:
     began = time.perf_counter()
     drawn = draw(rng, byzantine=0.05, **shape)
     task = (mean_estimation if means else linear_regression)(drawn.clients)
-    network = SimulatedNetwork(task, drawn.truth.byzantine, Attack(paper), rng)
-    algorithm = ClusteredDescent(Server(median, audit=False), rounds=ROUNDS, size=0.01)
-    state = algorithm.init(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
+    network = SimulatedNetwork(task, drawn.is_byzantine, Attack(paper), rng)
+    algorithm = ClusteredDescent(Server(median, audit=False), rounds=ROUNDS, step_size=0.01)
+    state = algorithm.initial_state(network, bernoulli(shape["clusters"], shape["dim"], rng).astype(np.float32), rng)
     for _round in range(ROUNDS):
-        state, _exchange = algorithm.step(state, network, rng)
+        state, _info = algorithm.step(state, network, rng)
     targets = drawn.clients.targets
     return drawn.clients.features.nbytes + (0 if targets is None else targets.nbytes), time.perf_counter() - began
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coterie._src import tasks
-from coterie._src.client import assign
 from coterie._src.data import Clients
 from coterie._src.tasks.torch_module import LocalTraining, NetworkTask, perceptron
 
@@ -78,12 +77,12 @@ def seconds(work: Callable[[], Any], device: str) -> float:
 def compare(share: float, device: str) -> dict[str, Any]:
     """Interleaved; the best of REPEATS of each side."""
     task, centres = draw(CLIENTS, SAMPLES, device, share)
-    ours = task.respond(centres, assign)  # warm: the products of the samples stay for all rounds
+    ours = task.respond(centres)  # warm: the products of the samples stay for all rounds
     labels, updates = plain_loop(task, centres)
     assert ours.labels.tolist() == labels
     apart = (ours.updates - updates).norm(dim=1) / updates.norm(dim=1)
     del ours, updates
-    sides = {"ours": partial(task.respond, centres, assign), "loop": partial(plain_loop, task, centres)}
+    sides = {"ours": partial(task.respond, centres), "loop": partial(plain_loop, task, centres)}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(REPEATS):
         for name, work in sides.items():

@@ -1,17 +1,12 @@
-"""The helpers that every station needs."""
+"""The helpers that every module needs: NumPy beside torch."""
 
 from __future__ import annotations
-
-import importlib
-import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from coterie._src.arrays import row_distances
+from coterie._src.arrays import as_numpy, cast, detached, is_plain, like, namespace, row_distances
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -25,27 +20,33 @@ def test_distances_of_rows_to_rows(dtype: type, rng: np.random.Generator) -> Non
     np.testing.assert_allclose(row_distances(rows, others[:1])[0], expected[0], rtol=tolerance)  # or whatever fits
 
 
-def test_a_compiled_function_is_compiled_anew_when_one_that_it_calls_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    begin = "from coterie._src.arrays import compiled\n"
-    (tmp_path / "calling_part.py").write_text(
-        begin + "from called_part import plus\n\n@compiled\ndef twice(x):\n    return later(x) + later(x)\n\n"
-        "@compiled\ndef later(x):\n    return plus(x)\n"
-    )
-    found, hits = [], []
-    for age, number in enumerate((1, 1, 10)):
-        called = tmp_path / "called_part.py"
-        called.write_text(begin + f"\n@compiled\ndef plus(x):\n    return x + {number}\n")
-        os.utime(called, ns=(number * 10**9, number * 10**9))  # as old as the number says
-        for name in ("called_part", "calling_part"):
-            sys.modules.pop(name, None)
-        importlib.invalidate_caches()
-        twice = importlib.import_module("calling_part").twice
-        found.append(twice(age))
-        hits.append(sum(twice.stats.cache_hits.values()))
-    assert found == [2, 4, 24]
-    assert hits == [0, 1, 0]
-    for name in ("called_part", "calling_part"):
-        sys.modules.pop(name, None)
+def test_a_tensor_becomes_an_array_and_comes_back() -> None:
+    values = torch.tensor([1.5, -2.0], requires_grad=True)
+    array = as_numpy(values)
+    assert array.tolist() == [1.5, -2.0]
+    back = like(array, values)
+    assert isinstance(back, torch.Tensor)
+    assert back.dtype == torch.float32
+    half = as_numpy(values.to(torch.bfloat16))  # which NumPy does not have
+    assert half.dtype == np.float32
+    assert like(half, values.to(torch.bfloat16)).dtype == torch.bfloat16
+    assert not detached(values).requires_grad
+    assert like(np.array([1.0]), np.zeros(1, np.float32)).dtype == np.float32
+
+
+def test_a_dtype_is_changed_only_where_it_differs() -> None:
+    single, double = np.zeros(2, np.float32), np.zeros(2)
+    assert cast(double, double) is double
+    assert cast(double, single).dtype == np.float32
+    assert cast(torch.zeros(2), torch.zeros(2, dtype=torch.float64)).dtype == torch.float64
+    assert detached(double) is double
+
+
+def test_which_arrays_compiled_functions_take() -> None:
+    assert is_plain(np.zeros(2))
+    assert is_plain(np.zeros(2, np.float32))
+    for other in (np.zeros(2, int), np.zeros(2, np.float16), torch.zeros(2), [0.0], np.ma.zeros(2)):
+        assert not is_plain(other)
+    assert namespace(np.zeros(1)) is namespace(np.zeros(1), np.zeros(2))
+    with pytest.raises(TypeError):
+        namespace(np.zeros(1), torch.zeros(1))

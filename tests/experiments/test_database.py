@@ -175,11 +175,13 @@ def test_a_file_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> Non
         (text,) = old.execute("SELECT content FROM configurations").fetchone()
         content = json.loads(text)
         content["attack"] = {"kind": "paper", "target": "own", "scale": 3.0}
-        del content["algorithm"]["most_clusters"]
+        del content["algorithm"]["max_clusters"]
+        content["algorithm"]["most_byzantine"] = content["algorithm"].pop("max_byzantine")
         old.execute("UPDATE configurations SET content = ?", [json.dumps(content)])
     (row,) = Database(tmp_path).rows()
     assert row["attack.scale"] == "auto"
-    assert row["algorithm.most_clusters"] == 20
+    assert row["algorithm.max_clusters"] == 20
+    assert row["algorithm.max_byzantine"] == 0.05
     assert row["clusters"] != row["clusters"]  # not a number
     again = Database(tmp_path, create=True)
     assert len(jobs_left(small, again)) == 1

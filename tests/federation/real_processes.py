@@ -31,13 +31,14 @@ ENVIRONMENT = {
 
 def end(process: subprocess.Popen[Any], spare_leader: bool = False) -> None:
     """Kill the whole session that a process leads, and wait for its end; spare_leader: but not the leader itself."""
-    killed = session_of(process) - ({process.pid} if spare_leader else set())
+    if not spare_leader:  # first of all, as it may start others
+        process.kill()
+        process.wait(timeout=30)
+    killed = session_of(process) - {process.pid}
     for pid in killed:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: killed.isdisjoint(session_of(process)), 30)
-    if not spare_leader:
-        process.wait(timeout=30)
 
 
 def session_of(leader: subprocess.Popen[Any]) -> set[int]:

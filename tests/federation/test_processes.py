@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,7 +218,8 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subpro
         start_new_session=True,
     ) as process:  # fmt: skip
         yield process, folder
-        end(process)
+        process.send_signal(signal.SIGINT)  # where it still runs, it ends what it has started
+        process.communicate(timeout=60)
 
 
 def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(

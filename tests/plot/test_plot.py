@@ -21,7 +21,7 @@ def result(trial: int, curves: dict[str, list[float]], metric: str = "matched_di
         trial,
         {
             name: MethodResult(
-                dict.fromkeys(METRICS, curve[-1]) | dict.fromkeys(("accuracy", "worst_accuracy"), math.nan),
+                dict.fromkeys(METRICS.names, curve[-1]) | dict.fromkeys(("accuracy", "worst_accuracy"), math.nan),
                 [{"round": t, metric: value} for t, value in enumerate(curve, 1)] if len(curve) > 1 else [],
                 [],
                 np.zeros((1, 1)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import coterie
-from coterie._src.experiments.config import AttackSection
+from coterie._src.attacks import PAYLOADS
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.doubts import doubts
 from coterie._src.experiments.results import Row
@@ -35,7 +35,7 @@ def rows() -> list[Row]:
 
 def test_every_kind_of_attack_is_in_the_arena() -> None:
     kinds = {attack["kind"] for attack in ATTACKS.values()}
-    assert set(AttackSection.model_fields["kind"].annotation.__args__) == kinds  # type: ignore[union-attr]
+    assert {payload.name for payload in PAYLOADS} == kinds
     for problem in (arena.FULL, arena.QUICK):
         assert all(alpha < 1 / (problem.clusters + 1) for alpha in problem.byzantine)
 
@@ -44,11 +44,11 @@ def test_the_grid_has_every_attack_at_every_fraction_and_its_bound() -> None:
     grid = arena.arena(3)
     names = [attack_name({f"{s}.{k}": v for s, keys in c.model_dump().items() for k, v in keys.items()})
              for c in grid.configs]  # fmt: skip
-    ways = len(arena.METHODS)
+    ways = len(arena.DEFENCES)
     assert names.count(NO_ATTACK) == ways
     assert all(names.count(name) == 3 * ways for name in ATTACKS)
-    assert [config.methods for config in grid.configs[:ways]] == [list(methods) for methods in arena.METHODS.values()]
-    assert all(config.algorithm.most_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
+    assert [config.methods for config in grid.configs[:ways]] == [list(methods) for methods in arena.DEFENCES.values()]
+    assert all(config.algorithm.max_byzantine == config.problem.byzantine for config in grid.configs)  # type: ignore[union-attr]
     strongest = [config for config in grid.configs if config.problem.byzantine == 0.16]  # type: ignore[union-attr]
     assert strongest[0].algorithm.trim == pytest.approx(32 / (32 + 33), abs=1e-4)
     assert not any(doubts(config) for config in (*grid.configs, *arena.arena(1, quick=True).configs))

@@ -23,7 +23,7 @@ def rows(grid: Grid) -> list[Row]:
         alie = config.attack.kind == "alie"
         for place, method in enumerate(config.methods, 1):
             for trial in range(2):
-                numbers = dict.fromkeys(METRICS, 1.0) | {
+                numbers = dict.fromkeys(METRICS.names, 1.0) | {
                     "oracle_ratio": 1.5 if alie else 1.1 + 0.01 * trial,
                     "worst_ratio": 2.0 if alie else 1.2,
                     "clusters": config.problem.clusters + trial,

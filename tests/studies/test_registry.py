@@ -24,8 +24,8 @@ def test_the_help_lists_every_study() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["figure"], "no study is called figure; did you mean figure1?"),
-        (["weather"], "no study is called weather; there are figure1, slopes"),
+        (["figure"], 'got "figure"; did you mean figure1?'),
+        (["weather"], 'must be one of figure1, slopes, claims, beyond, rotated-mnist, arena, got "weather"'),
         (["rotated-mnist"], "--data: rotated-mnist needs"),
         (["figure1", "--data", "."], "--data: figure1 reads no data"),
         (["claims", "--quick"], "--quick: claims has no quick version"),

@@ -30,7 +30,7 @@ def test_the_report_of_rotated_mnist(tmp_path: Path) -> None:
                 "method": method,
                 "seed": 0,
                 "trial": trial,
-                **dict.fromkeys(METRICS, 0.95),
+                **dict.fromkeys(METRICS.names, 0.95),
                 "ari": 0.7 if trial and method == "ifca" else 1.0,
             }
             for made in grid.configs

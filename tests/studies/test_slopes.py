@@ -18,7 +18,13 @@ from coterie._src.studies.slopes import fitted_slope
 def test_a_fitted_slope_by_hand() -> None:
     """Points on a line of slope −½ with known errors."""
     rows = [
-        {"problem.samples": n, "method": "ifca", "seed": 0, "trial": trial, **dict.fromkeys(METRICS, factor / n**0.5)}
+        {
+            "problem.samples": n,
+            "method": "ifca",
+            "seed": 0,
+            "trial": trial,
+            **dict.fromkeys(METRICS.names, factor / n**0.5),
+        }
         for n in (1, 4, 16)
         for trial, factor in enumerate((0.9, 1.1))
     ]

@@ -100,13 +100,23 @@ def misclustered_fraction(labels: Ints, truth: Ints) -> float:
     return 1.0 - float(table[linear_sum_assignment(-table)].sum()) / len(labels)
 
 
-def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) -> Metrics:
+def agreement(labels: Ints, truth: Truth) -> Metrics:
+    """ari and misclustered over the honest clients that are in a cluster."""
+    honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
+    if not len(honest):
+        return {"ari": NOT_APPLICABLE, "misclustered": NOT_APPLICABLE}
+    pair = labels[honest], truth.labels[honest]
+    return {"ari": adjusted_rand_index(*pair), "misclustered": misclustered_fraction(*pair)}
+
+
+def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, known: Metrics | None = None) -> Metrics:
     """The metrics dist, matched_dist, ari, misclustered and clusters (the number of centres).
 
-    ari and misclustered are over the honest clients without those that are in no cluster (label -1). A single centre is
-    compared with every true centre. Distances are NaN where there are no true centres.
+    ari and misclustered are those of `agreement`. A single centre is compared with every true centre. Distances are NaN
+    where there are no true centres.
     local: whether there is one model per client. Then only the distances are defined, over the honest clients: dist to
-    the nearest true centre, matched_dist to that of the client's own cluster.
+    the nearest true centre, matched_dist to that of the client's own cluster. known: `agreement` of these labels, if it
+    is known.
     """
     honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
     k, dim = truth.centres.shape
@@ -117,14 +127,8 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False) ->
             own = between[np.arange(len(honest)), truth.labels[honest]]
             metrics |= {"dist": float(between.min(axis=1).mean()), "matched_dist": float(own.mean())}
         return metrics
-    clustered = len(honest) > 0
-    metrics = {
-        "dist": NOT_APPLICABLE,
-        "matched_dist": NOT_APPLICABLE,
-        "ari": adjusted_rand_index(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "misclustered": misclustered_fraction(labels[honest], truth.labels[honest]) if clustered else NOT_APPLICABLE,
-        "clusters": float(centres.shape[0]),
-    }
+    metrics = {"dist": NOT_APPLICABLE, "matched_dist": NOT_APPLICABLE, **(known or agreement(labels, truth))}
+    metrics["clusters"] = float(centres.shape[0])
     if dim:
         single = centres.shape[0] == 1
         between = distances(as_numpy(centres).repeat(k, axis=0) if single else centres, truth.centres)

@@ -135,10 +135,7 @@ def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
     if not usable.any():
         return np.zeros(clusters)
     roots = np.sqrt(curvatures[usable])
-    medians = [_medians(roots[:, column], labels[usable], clusters) for column in range(2)]
-    steepest, excess = (
-        np.where(np.isnan(found), np.median(roots[:, column]), found) for column, found in enumerate(medians)
-    )
+    steepest, excess = (_medians(roots[:, column], labels[usable], clusters) for column in range(2))
     roots = curvature_roots(steepest, excess, np.bincount(labels, minlength=clusters))
     return np.array([1.0 / (STEEPER * root**2) for root in roots])
 
@@ -155,9 +152,9 @@ def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:
 
 
 def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): the median of the values under each label; NaN where there are none."""
+    """(clusters,): the median of the values under each label; where there are none, that of all values."""
     counts = np.bincount(labels, minlength=clusters)
     ranked = np.append(values[np.lexsort((values, labels))], np.nan)
     first = np.cumsum(counts) - counts
-    middle = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
-    return np.where(counts > 0, middle, np.nan)
+    middle: Floats = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
+    return middle if counts.all() else np.where(counts > 0, middle, np.median(values))

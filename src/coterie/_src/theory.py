@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 from scipy.spatial.distance import pdist
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from coterie._src.data.synthetic import draw_labels, unit_bernoulli
 
@@ -182,7 +182,7 @@ def c_epsilon(epsilon: float) -> float:
     >>> round(c_epsilon(0.5), 4)
     2.5066
     """
-    return math.sqrt(2 * math.pi) * math.exp(0.5 * float(norm.ppf(1 - epsilon)) ** 2)
+    return math.sqrt(2 * math.pi) * math.exp(0.5 * float(ndtri(1 - epsilon)) ** 2)
 
 
 def misclustered_share(s: Setting) -> float:

@@ -161,6 +161,7 @@ def per_cluster(
     order, counts = np.empty(rows, dtype=np.int64), np.empty(clusters, dtype=np.int64)
     if not whole or not group_rows(labels.astype(np.int64, order="C", copy=False), order, counts):
         raise ValueError(f"labels must be {rows} whole numbers in [0, {clusters}), one per row")
+    weights = rule._checked(weights, rows)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
     xp, ends = namespace(updates), np.cumsum(counts)
@@ -181,8 +182,8 @@ def per_cluster(
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     """(clusters, d): the aggregates of all clusters by one kernel call."""
     sizes = counts.tolist()
-    lows, highs = zip(*(rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes), strict=True)
-    table = means_between_ranks(updates, order, sizes, lows, highs)
+    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
+    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
     factors = [rule.factor(count) for count in sizes]
     if any(factor != 1 for factor in factors):
         table *= np.array(factors).astype(table.dtype)[:, None]

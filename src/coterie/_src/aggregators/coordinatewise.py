@@ -34,6 +34,7 @@ class Mean(Coordinatewise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> Mean()(np.array([[1.0], [3.0]]))
     array([2.])
     >>> Mean()(np.array([[1.0], [3.0]]), weights=[3.0, 1.0])
@@ -72,6 +73,7 @@ class Median(Coordinatewise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> Median()(np.array([[1.0], [2.0], [99.0]]))
     array([2.])
     """
@@ -97,6 +99,7 @@ class TrimmedMean(Coordinatewise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> TrimmedMean(0.25)(np.array([[1.0], [2.0], [4.0], [99.0]]))
     array([3.])
     """

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.aggregators.base import Aggregator, check_fraction, trim_count
+from coterie._src.aggregators.base import Aggregator, as_aggregator, check_fraction, check_rows, trim_count
 from coterie._src.aggregators.coordinatewise import mean, median
 from coterie._src.aggregators.distance import as_real, squared_distances
-from coterie._src.arrays import Array, like, namespace
+from coterie._src.arrays import Array, Floats, like, namespace
 
 MIXED_COLUMNS = 1 << 13
 """Columns of one matrix product."""
 
 
 @dataclass(frozen=True)
-class NearestNeighbourMixing(Aggregator):
+class Preaggregation(Aggregator):
+    """A rule applied to transformed rows; its memory is that of the rule."""
+
+    rule: Aggregator
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", as_aggregator(self.rule))
+
+    @property
+    def has_memory(self) -> bool:  # type: ignore[override]
+        return self.rule.has_memory
+
+    @abstractmethod
+    def prepare(self, updates: Array) -> Array:
+        """(rows, d) -> (transformed rows, d)."""
+
+    def aggregate(self, updates: Array) -> Array:
+        return self.rule(self.prepare(updates))
+
+    def update(self, memory: Array | None, updates: Array, weights: Floats | None = None) -> tuple[Array, Array | None]:
+        self._checked(weights, check_rows(updates))
+        return self.rule.update(memory, self.prepare(updates))
+
+
+@dataclass(frozen=True)
+class NearestNeighbourMixing(Preaggregation):
     """A rule on mixed rows: every row becomes the mean of its rows − f nearest, itself included.
 
     f = ⌊byzantine_fraction·rows⌋. Mixing reduces the variance of the honest rows, and with it the error of the rule.
@@ -37,14 +63,14 @@ class NearestNeighbourMixing(Aggregator):
     array([1.])
     """
 
-    rule: Aggregator
     byzantine_fraction: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fraction("byzantine_fraction", self.byzantine_fraction)
 
-    def aggregate(self, updates: Array) -> Array:
-        return self.rule(mixed(updates, self.byzantine_fraction))
+    def prepare(self, updates: Array) -> Array:
+        return mixed(updates, self.byzantine_fraction)
 
 
 def mixed(updates: Array, byzantine_fraction: float) -> Array:
@@ -68,7 +94,7 @@ def mixed(updates: Array, byzantine_fraction: float) -> Array:
 
 
 @dataclass(frozen=True)
-class Bucketing(Aggregator):
+class Bucketing(Preaggregation):
     """A rule on the means of random buckets of rows: fewer rows of lower variance, of which more are contaminated.
 
     Parameters
@@ -87,16 +113,16 @@ class Bucketing(Aggregator):
     array([1.666667])
     """
 
-    rule: Aggregator
     size: int
     rng: Generator = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size < 1:
             raise ValueError(f"size must be at least 1, got {self.size}")
 
-    def aggregate(self, updates: Array) -> Array:
+    def prepare(self, updates: Array) -> Array:
         rows = int(updates.shape[0])
         order = self.rng.permutation(rows)
         buckets = [order[i : i + self.size] for i in range(0, rows, self.size)]
-        return self.rule(namespace(updates).stack([mean(updates[bucket]) for bucket in buckets]))
+        return namespace(updates).stack([mean(updates[bucket]) for bucket in buckets])

@@ -12,7 +12,7 @@ from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config
 from coterie._src.experiments.methods import METHODS, max_byzantine_count
 from coterie._src.experiments.plan import smallest_share_of
-from coterie._src.experiments.problems import Folder, Synthetic
+from coterie._src.experiments.problems import Folder, Images, Synthetic
 
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
@@ -103,7 +103,7 @@ def _uses_bound(config: Config) -> bool:
 def _bound_too_small(config: Config) -> str | None:
     """A warning where there are more Byzantine clients than algorithm.max_byzantine allows."""
     problem = config.problem
-    if isinstance(problem, Folder) or not _uses_bound(config):
+    if not isinstance(problem, Synthetic | Images) or not _uses_bound(config):
         return None
     share, clients = problem.byzantine, problem.clients
     if byzantine_count(clients, share) <= max_byzantine_count(config.algorithm.max_byzantine, clients):

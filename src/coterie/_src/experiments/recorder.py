@@ -12,7 +12,7 @@ from coterie._src.arrays import Bools, Floats, as_numpy
 from coterie._src.data import Truth
 from coterie._src.experiments.outcome import MethodResult, Row
 from coterie._src.intake import Verdict
-from coterie._src.metrics import NOT_APPLICABLE, Metrics, cluster_accuracies, contamination, evaluate
+from coterie._src.metrics import NOT_APPLICABLE, Metrics, agreement, cluster_accuracies, contamination, evaluate
 from coterie._src.simulation import Round, choices
 from coterie._src.tasks import Task
 
@@ -37,6 +37,7 @@ class Recorder:
         self.trimmed = np.zeros(m)
         self.counted = np.zeros(m, dtype=np.int64)
         self.labels = np.full(m, -1)
+        self.judged, self.agreement = np.zeros(0, dtype=np.int64), Metrics()
         test = None if self.truth is None else self.truth.test
         self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
         self.faults = np.zeros(m, dtype=np.int64)  # one bit per verdict
@@ -49,7 +50,9 @@ class Recorder:
             return
         row: Row = {"round": state.round}
         if self.truth is not None:
-            row |= evaluate(state.centres, info.labels, self.truth)
+            if not np.array_equal(info.labels, self.judged):  # most rounds change no label
+                self.judged, self.agreement = info.labels, agreement(info.labels, self.truth)
+            row |= evaluate(state.centres, info.labels, self.truth, known=self.agreement)
             share = contamination(info.labels, self.is_byzantine, state.centres.shape[0])
             row["contamination"] = " ".join(f"{part:.4f}" for part in share)
             if self.tests:
@@ -58,9 +61,9 @@ class Recorder:
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = info.movement
         row["strangers"] = info.unknown_senders
-        row["refused"] = int(_refused(info.verdicts).sum())
-        row["silent"] = int((info.verdicts == Verdict.SILENT).sum())
-        row["empty"] = int((info.sizes == 0).sum())
+        row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
+        row["silent"] = int(np.count_nonzero(info.verdicts == Verdict.SILENT))
+        row["empty"] = int(np.count_nonzero(info.sizes == 0))
         row["stuck"] = info.rejected
         row["sizes"] = " ".join(str(size) for size in info.sizes)
         self.rows.append(row)
@@ -73,7 +76,8 @@ class Recorder:
         self.silent += verdicts == Verdict.SILENT
         self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
         self.labels = np.where(labels >= 0, labels, self.labels)
-        self.trimmed += 0.0 if trimmed is None else np.nan_to_num(trimmed)
+        if trimmed is not None:
+            self.trimmed += np.where(np.isnan(trimmed), 0.0, trimmed)
         self.counted += labels >= 0
 
     def finish(self, seconds: float) -> MethodResult:

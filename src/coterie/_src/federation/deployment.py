@@ -69,27 +69,26 @@ def write_deployment(
     place = Path(folder)
     _check(place, config, sites, port)
     samples = _describe_samples(config)
+    proxy = () if host in LOOPBACK else ("server/nginx.conf",)
+    site_lines = [f"- `{name}/`: to the site {name}, by a way that you trust; nobody else gets it." for name in sites]
     values = {
         "method": method,
         "features": str(features),
         "deadline": str(float(deadline)),
         "site_count": str(len(sites)),
-        "site_lines": "\n".join(
-            f"- `{name}/`: to the site {name}, by a way that you trust; nobody else gets it." for name in sites
-        ),
+        "site_lines": "\n".join(site_lines),
         "host": host,
         "port": str(port),
-        "inner_port": str(port if host in LOOPBACK else port + 1),
+        "inner_port": str(port + 1 if proxy else port),
         "certificate": str((place / "server" / "ca.pem").resolve()),
         "samples": samples,
         "quoted_samples": shlex.quote(samples),
     }
-    flags = {
+    flags = (
         "insecure" if insecure else "secure",
-        "direct" if host in LOOPBACK else "proxy",
+        "proxy" if proxy else "direct",
         "own_data" if samples else "rehearsal",
-    }
-    proxy = ("server/nginx.conf",) if "proxy" in flags else ()
+    )
     for name in ("README.md", *APP_FILES, *SERVER_FILES, *proxy):
         _write(place / name, fill(name, values, flags))
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))

@@ -23,8 +23,9 @@ def add_squared_distances_reference(
         stop = min(start + BLOCK, columns[1])
         for i, row in enumerate(rows):
             last = i if below else len(others)
-            differences = others[:last, start:stop] - row[start:stop]
-            out[i, :last] += np.einsum("ij,ij->i", differences, differences)
+            with np.errstate(over="ignore", invalid="ignore"):  # rows may be infinite, or too far apart for a number
+                differences = others[:last, start:stop] - row[start:stop]
+                out[i, :last] += np.einsum("ij,ij->i", differences, differences)
 
 
 def _worth(rows: NDArray[Any], others: NDArray[Any], columns: tuple[int, int], *_: Any) -> bool:

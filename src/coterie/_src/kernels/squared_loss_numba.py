@@ -245,6 +245,6 @@ def respond(
                 _set_plane(np.float64(loss), gradient, centres[j], planes[i, j], steps[i, j])
             found = np.inf if np.isnan(loss) else loss
             if found < best or (found == best and j < labels[i]):  # ties go to the first centre
-                best, labels[i] = found, j
+                best, labels[i], losses[i] = found, j, loss
                 for c in range(dim):
                     gradients[i, c] = gradient[c]

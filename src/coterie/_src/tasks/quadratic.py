@@ -54,13 +54,13 @@ class Quadratic:
         return self.build(clients)
 
     def flipped(self) -> Quadratic:
-        if self.clients.targets is None:
+        if self.clients.targets is None or self.grams is None:
             return self.on(replace(self.clients, features=-self.clients.features))
         return self.on(replace(self.clients, targets=-self.clients.targets))
 
     def with_targets_from(self, model: Array) -> Quadratic:
         features = self.clients.features
-        if self.clients.targets is not None:
+        if self.clients.targets is not None and self.grams is not None:
             return self.on(replace(self.clients, targets=features @ model))
         owner = np.repeat(np.arange(self.clients.count), self.clients.sizes)
         return self.on(replace(self.clients, features=features - self.minima[owner] + model[None, :]))

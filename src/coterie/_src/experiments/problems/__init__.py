@@ -1,9 +1,10 @@
 """The registry of problems: sections of the configuration that draw a federation and build a task."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, SerializeAsAny
+from pydantic_core import PydanticCustomError
 
 from coterie._src.experiments.problems.base import Problem, Setup
 from coterie._src.experiments.problems.folder import Folder
@@ -23,6 +24,7 @@ __all__ = [
     "ProblemRecord",
     "Setup",
     "Synthetic",
+    "problem_of",
 ]
 
 
@@ -47,4 +49,16 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
     ],
 )
 
-AnyProblem = Annotated[MixedRegression | GaussianMeans | PoissonMeans | Images | Folder, Field(discriminator="kind")]
+
+def problem_of(raw: Any) -> Any:
+    """The table of the kind that a raw problem names; a validator of the configuration."""
+    if not isinstance(raw, dict):
+        return raw
+    kind = raw.get("kind", PROBLEMS.names[0])
+    if kind not in PROBLEMS.names:
+        raise PydanticCustomError("union_tag_invalid", "unknown kind of problem")
+    return PROBLEMS[kind].section.model_validate(raw)
+
+
+AnyProblem = Annotated[SerializeAsAny[Problem], BeforeValidator(problem_of)]
+"""The table `problem` of a configuration: that of any record of `PROBLEMS`."""

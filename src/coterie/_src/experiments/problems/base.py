@@ -14,7 +14,7 @@ from coterie._src.data import Clients, Federation
 from coterie._src.experiments.sections import Section
 from coterie._src.tasks import Task
 
-KIND = "the problem; `coterie config --set problem.kind=NAME` shows the keys of each kind"
+KIND = "the kind of problem, each with keys of its own; `coterie list problems` names them"
 
 
 class Problem(Section):

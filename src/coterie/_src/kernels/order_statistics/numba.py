@@ -188,6 +188,8 @@ def means_between_ranks(
     out: NDArray[Any],
 ) -> None:
     """See `reference.means_between_ranks`."""
+    if not counts:
+        return
     program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
     if not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows)

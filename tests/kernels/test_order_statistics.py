@@ -1,17 +1,15 @@
-"""The kernel against np.sort in float64."""
+"""Means between ranks against np.sort in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from coterie._src.kernels.order_statistics.fused import LANES, moves_of, play
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie._src.aggregators import order_statistics
-from coterie._src.kernels.order_statistics import mean_between_ranks, network, sorting_network
+from coterie._src.kernels.order_statistics import NETWORK_ROWS, mean_between_ranks, means_between_ranks
 
 values = st.one_of(
     st.floats(-(2.0**126), 2.0**126, width=32),
@@ -39,7 +37,7 @@ def test_agrees_with_sorting_in_float64(drawn: tuple[np.ndarray, int, int]) -> N
     assert np.all(np.abs(mean_between_ranks(rows, low, high) - expected) <= 2e-7 * scale + 1e-44)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 64, 100, 257, 1001, order_statistics.NETWORK_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 64, 100, 257, 1001, NETWORK_ROWS + 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("columns", [1, 128, 131])
 def test_every_row_count(rows: int, dtype: type, columns: int, rng: np.random.Generator) -> None:
@@ -70,10 +68,11 @@ def test_layouts_views_and_half_precision(rng: np.random.Generator) -> None:
 def test_many_columns_are_the_same_on_one_thread_and_on_several(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = rng.standard_normal((20, 100_001)).astype(np.float32)
-    several = mean_between_ranks(table, 9, 11)
-    monkeypatch.setattr(order_statistics, "THREAD_ELEMENTS", table.size + 1)
-    assert np.array_equal(mean_between_ranks(table, 9, 11), several)
+    table = rng.standard_normal((20, 10_001)).astype(np.float32)
+    alone = mean_between_ranks(table, 9, 11)
+    monkeypatch.setattr("coterie._src.kernels.order_statistics.numba.THREAD_ELEMENTS", table.size // 3)
+    monkeypatch.setattr("coterie._src.kernels.order_statistics.numba.available_cores", lambda: 4)
+    assert np.array_equal(mean_between_ranks(table, 9, 11), alone)
 
 
 def test_a_nan_or_infinity_stays_in_its_column() -> None:
@@ -93,47 +92,31 @@ def test_impossible_ranks(low: int, high: int) -> None:
         mean_between_ranks(np.zeros((3, 1)), low, high)
 
 
-def test_pruning_drops_comparators() -> None:
-    whole = len(sorting_network(100))
-    assert 0 < len(network(100, 49, 51)) < 0.9 * whole
-    assert 0 < len(network(100, 10, 90)) < 0.9 * whole  # who is in matters, not in which order
-    assert len(network(100, 0, 99)) < len(network(100, 10, 90))  # the largest alone
-    assert len(network(100, 0, 100)) == 0
-    assert len(network(40, 1, 39)) == 58  # 3n/2 - 2 for the least and the greatest, which is the least possible
-    assert len(network(40, 2, 38)) < 0.4 * len(sorting_network(40))  # few are cut off
+def test_members_outside_are_refused() -> None:
+    rows = np.arange(42.0).reshape(42, 1)
+    for members in (np.arange(21) - 21, np.arange(30, 51)):
+        with pytest.raises(ValueError, match="members must be rows from 0 to 41"):
+            mean_between_ranks(rows, 10, 11, members)
 
 
-@pytest.mark.parametrize("rows", range(2, 13))
-def test_a_network_finds_its_ranks(rows: int) -> None:
-    """For all rows of zeros and ones, and so, by the 0-1 principle, for all rows."""
-    inputs = (np.arange(2**rows) >> np.arange(rows)[:, None]) & 1
-    for low in range(rows):
-        for high in range(low + 1, rows + 1):
-            values = inputs.copy()
-            for a, b in network(rows, low, high).tolist():
-                values[a], values[b] = values[a] & values[b], values[a] | values[b]
-            assert np.array_equal(values[low:high].sum(axis=0), np.sort(inputs, axis=0)[low:high].sum(axis=0))
+def test_views_and_members(rng: np.random.Generator) -> None:
+    wide = rng.standard_normal((60, 900)).astype(np.float32)
+    for view in (wide[::2], wide[::-3, 7:801], wide[:, 3:]):
+        members = rng.permutation(len(view))[: len(view) - 1]
+        low, high = (len(members) - 1) // 2, len(members) // 2 + 1
+        found = mean_between_ranks(view, low, high, members)
+        np.testing.assert_allclose(found, np.median(view[members], axis=0), rtol=1e-6)
+        tensor = mean_between_ranks(torch.from_numpy(view.copy()), low, high, members)
+        assert np.array_equal(tensor.numpy(), found)
 
 
-@given(st.integers(2, 60), st.integers(0, 2**31), st.data())
-def test_moves_do_what_their_comparators_do(rows: int, seed: int, data: st.DataObject) -> None:
-    """Any comparators in any order, whether they sort or not: every row of the network gets the same value."""
-    entry = st.tuples(st.integers(0, rows - 1), st.integers(0, rows - 1)).filter(lambda pair: pair[0] != pair[1])
-    drawn = data.draw(st.lists(entry, max_size=80))
-    pairs = np.array(drawn, dtype=np.int32).reshape(-1, 2)
-    block = np.random.default_rng(seed).integers(9, size=(rows, LANES)).astype(np.float32)
-    expected = block.copy()
-    for a, b in pairs:
-        expected[[a, b]] = np.sort(expected[[a, b]], axis=0)
-    moves, places = moves_of(pairs, rows)
-    play(block, moves)
-    assert np.array_equal(block[places], expected)
-    assert sorted(places) == list(range(rows))
-
-
-def test_moves_write_far_fewer_rows_than_comparators() -> None:
-    for rows in (100, 400):
-        pairs = network(rows, rows // 10, rows - rows // 10)
-        moves, _ = moves_of(pairs, rows)
-        written = np.array([2, 3, 3, 4, 4])[moves[:, 0]].sum()
-        assert written < 0.7 * 2 * len(pairs)
+@pytest.mark.parametrize("columns", [0, 1, 300])
+def test_groups_of_rows(columns: int, rng: np.random.Generator) -> None:
+    """Each its own ranks; an empty one gets zeros, and no group at all an empty table."""
+    rows = rng.standard_normal((20, columns)).astype(np.float32)
+    members = rng.permutation(20)[:17]
+    found = means_between_ranks(rows, members, [5, 0, 1, 11], [1, 0, 0, 5], [4, 1, 1, 6])
+    assert found.dtype == np.float32
+    expected = [oracle(rows[members[:5]], 1, 4), np.zeros(columns), rows[members[5]], oracle(rows[members[6:]], 5, 6)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    assert means_between_ranks(rows, members[:0], [], [], []).shape == (0, columns)
