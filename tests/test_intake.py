@@ -1,4 +1,4 @@
-"""The door of the server: every fault has its verdict, nothing raises."""
+"""What the server accepts: every fault has its verdict, nothing raises."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_updates(update: Any, fault: Verdict) -> None:
     assert verdict_on(update=update) == ([0, fault, 0], 2)
 
 
-def test_the_first_reply_counts_and_a_second_is_told() -> None:
+def test_the_first_reply_counts_and_a_second_is_recorded() -> None:
     replies = Replies([0, 0, 1, 1], [4] * 4, [0, 1, 9, 0], [GOOD, 2 * GOOD, GOOD, GOOD])
     accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
     assert accepted.verdicts.tolist() == [Verdict.DUPLICATE, Verdict.WRONG_LABEL]
@@ -146,9 +146,9 @@ def test_tensors_that_are_not_plain() -> None:
     assert not accepted.updates.requires_grad
 
 
-def test_strangers_are_counted() -> None:
+def test_unknown_senders_are_counted() -> None:
     replies = Replies([0, 7, -1], [4] * 3, [0] * 3, [GOOD] * 3)
-    assert admit(replies, clients=2, clusters=2, round=4, like=LIKE).strangers == 2
+    assert admit(replies, clients=2, clusters=2, round=4, like=LIKE).unknown_senders == 2
 
 
 def test_fields_of_different_length_are_a_mistake_of_the_transport() -> None:
@@ -210,4 +210,4 @@ def test_a_table_with_too_few_or_too_many_rows(rows: int) -> None:
     replies = Replies(np.arange(rows), np.full(rows, 4), np.zeros(rows, dtype=int), np.ones((rows, 3), np.float32))
     accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
     assert accepted.clients.tolist() == [0, 1, 2][:rows]
-    assert accepted.strangers == max(0, rows - 3)
+    assert accepted.unknown_senders == max(0, rows - 3)

@@ -29,7 +29,7 @@ def test_distances_by_hand() -> None:
     assert matched_distance(TRUE[[2, 0, 1]], TRUE) == 0.0
 
 
-def test_a_centre_that_ran_away_is_infinitely_far() -> None:
+def test_a_centre_that_diverged_is_infinitely_far() -> None:
     lost = TRUE.copy()
     lost[1] = np.nan
     assert nearest_distance(lost, TRUE) == np.inf
@@ -78,5 +78,5 @@ def test_one_model_for_all_and_one_per_client() -> None:
 
 
 def test_contamination_by_hand() -> None:
-    byzantine = np.array([True, False, False, True, True])
-    assert contamination(np.array([0, 0, 1, -1, 0]), byzantine, 3).tolist() == pytest.approx([2 / 3, 0.0, 0.0])
+    is_byzantine = np.array([True, False, False, True, True])
+    assert contamination(np.array([0, 0, 1, -1, 0]), is_byzantine, 3).tolist() == pytest.approx([2 / 3, 0.0, 0.0])

@@ -111,7 +111,7 @@ def test_assumption_5_by_hand() -> None:
 
 
 def test_the_lower_bound_is_below_the_oracle_s_error() -> None:
-    """Both go with the noise; without liars and with one cluster they are the same, up to d among the samples."""
+    """Both go with the noise; with one cluster of honest clients they are the same, up to d among the samples."""
     for noise in (0.2, 5.0):
         quantities = theory.mixed_regression_quantities(100, noise)
         s = setting(clusters=1, byzantine=0.0, share=1.0, quantities=quantities, dim=100)

@@ -115,8 +115,8 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, kn
     ari and misclustered are those of `agreement`. A single centre is compared with every true centre. Distances are NaN
     where there are no true centres.
     local: whether there is one model per client. Then only the distances are defined, over the honest clients: dist to
-    the nearest true centre, matched_dist to that of the client's own cluster. known: `agreement` of these labels, if it
-    is known.
+    the nearest true centre, matched_dist to that of the client's own cluster.
+    known: `agreement` of these labels, if it is known.
     """
     honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
     k, dim = truth.centres.shape

@@ -38,6 +38,8 @@ class Registry(Generic[R]):
         self._records: dict[str, R] = {}
         for record in records:
             self.add(record)
+        self.own_names = tuple(self._records)
+        """Without those of other packages, which are not loaded for it."""
 
     def add(self, record: R) -> R:
         """Add a record; its name must be new."""

@@ -58,11 +58,12 @@ def up(
     OUT/README.md says who gets and starts what. Connections are encrypted, and the server knows a site by its key.
     """
     from coterie._src.experiments import read_config
+    from coterie._src.experiments.problems import Folder
 
     with _needing_flower():
         from coterie._src.federation.deployment import write_deployment
     chosen = read_config(config, changes or [])
-    if chosen.problem.kind == "folder" and features < 1 and not chosen.problem.columns:
+    if isinstance(chosen.problem, Folder) and features < 1 and not chosen.problem.columns:
         raise ValueError(
             'problem.columns: name the sites\' feature columns, e.g. --set \'problem.columns=["age", "dose"]\', or say'
             " --features how many there are, in the same order everywhere"

@@ -128,7 +128,9 @@ class AttackSection(Section):
 
 class RunSection(Section):
     methods: list[MethodName] = Field(
-        default_factory=compared_methods, min_length=1, description=f"methods to compare, of {', '.join(METHODS.names)}"
+        default_factory=compared_methods,
+        min_length=1,
+        description=f"methods to compare, of {', '.join(METHODS.own_names)}",
     )
     trials: int = Field(10, ge=1, description="independent repetitions, each with new data and a new start")
     seed: int = Field(0, ge=0, description="seed of all random numbers")
@@ -147,7 +149,7 @@ class Config(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     three_stage: ThreeStageSection = ThreeStageSection()
     attack: AttackSection = AttackSection()
-    run: RunSection = RunSection()
+    run: RunSection = Field(default_factory=RunSection)  # other packages may bring methods: not at the import
 
     @model_validator(mode="after")
     def _enough_samples(self) -> Config:

@@ -1,4 +1,4 @@
-"""Synthetic federations and the ragged layout of clients."""
+"""Synthetic federations follow their models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie._src.data import Clients, Federation, gaussian_means, mixed_regression, poisson_means
+from coterie._src.data import Federation, gaussian_means, mixed_regression, poisson_means
 from coterie._src.data.synthetic import draw_labels, draw_sizes, split_evenly, unit_bernoulli
 
 GENERATORS: list[Callable[..., Federation]] = [mixed_regression, gaussian_means, poisson_means]
@@ -36,8 +36,8 @@ def test_the_paper_s_layout(generate: Callable[..., Federation], rng: np.random.
     drawn = generate(rng, clients=43, clusters=4, samples=6, dim=5, byzantine=0.1)
     truth = drawn.truth
     assert truth is not None
-    assert truth.byzantine.sum() == round(0.1 * 43)
-    sizes = np.bincount(truth.labels[~truth.byzantine])
+    assert truth.is_byzantine.sum() == round(0.1 * 43)
+    sizes = np.bincount(truth.labels[~truth.is_byzantine])
     assert sizes.sum() == 39
     assert sizes.max() - sizes.min() <= 1
     assert drawn.clients.features.shape == (43 * 6, 5)
@@ -67,7 +67,7 @@ def test_regression_data_follow_the_model(rng: np.random.Generator) -> None:
     assert truth is not None
     for client in range(40):
         x, y = drawn.clients.samples(client)
-        if truth.byzantine[client]:
+        if truth.is_byzantine[client]:
             fitted = np.linalg.lstsq(x.astype(float), y.astype(float), rcond=None)[0]
             # each coordinate has standard error √(σ²/n) ≈ 0.022; the norm of the vector about the same
             assert abs(np.linalg.norm(fitted) - 3) < 0.15
@@ -81,7 +81,7 @@ def test_means_follow_the_model(rng: np.random.Generator) -> None:
     for generate, variance in ((gaussian_means, 0.2), (poisson_means, None)):
         drawn = generate(rng, clients=20, clusters=2, samples=500, dim=4)
         assert drawn.truth is not None
-        for client in np.flatnonzero(~drawn.truth.byzantine):
+        for client in np.flatnonzero(~drawn.truth.is_byzantine):
             x, _ = drawn.clients.samples(int(client))
             centre = drawn.truth.centres[drawn.truth.labels[client]]
             spread = np.full(4, variance) if variance else centre  # a Poisson variance is its mean
@@ -117,58 +117,6 @@ def test_impossible_problems_name_the_parameter(wrong: dict[str, object], named:
     options = {"clients": 10, "clusters": 2, "samples": 3, "dim": 2, **wrong}
     with pytest.raises(ValueError, match=named):
         mixed_regression(np.random.default_rng(0), **options)
-
-
-# --- the layout ------------------------------------------------------------------------------------------
-
-
-def test_blocks_cover_all_clients_in_order(ragged: Clients) -> None:
-    blocks = list(ragged.blocks())
-    assert [(b.start, b.stop, b.features.shape[1]) for b in blocks] == [(0, 2, 7), (2, 3, 3), (3, 5, 12), (5, 6, 1)]
-    rows = np.concatenate([block.features.reshape(-1, 4) for block in blocks])
-    assert np.array_equal(rows, ragged.features)
-
-
-def test_take_and_pool(ragged: Clients) -> None:
-    taken = ragged.take([3, 0])
-    assert taken.sizes.tolist() == [12, 7]
-    assert taken.names == ("3", "0")
-    assert np.array_equal(taken.samples(0)[0], ragged.samples(3)[0])
-    assert not np.shares_memory(taken.features, ragged.features)
-    neighbours = ragged.take([1, 2, 3])  # no copies
-    assert np.shares_memory(neighbours.features, ragged.features)
-    assert neighbours.names == ("1", "2", "3")
-    for place, client in enumerate([1, 2, 3]):
-        for found, expected in zip(neighbours.samples(place), ragged.samples(client), strict=True):
-            assert np.array_equal(found, expected)
-    pooled = ragged.pool([2, 5])
-    assert pooled.sizes.tolist() == [4]
-    assert np.array_equal(pooled.features[3:], ragged.samples(5)[0])
-
-
-def test_parts_are_disjoint_and_complete() -> None:
-    clients = Clients(np.arange(17.0)[:, None], None, np.array([10, 7]))
-    seen = np.concatenate([clients.part(i, 4).features[:, 0] for i in range(4)])
-    assert sorted(seen.tolist()) == list(range(17))
-    assert all(clients.part(i, 4).sizes.min() >= 1 for i in range(4))
-    with pytest.raises(ValueError, match="at least 8 samples"):
-        clients.part(0, 8)
-    with pytest.raises(ValueError, match="index"):
-        clients.part(4, 4)
-
-
-@pytest.mark.parametrize(
-    ("features", "targets", "sizes", "named"),
-    [
-        (np.zeros(4), None, [4], "features"),
-        (np.zeros((4, 1)), None, [3], "sizes add up to 3"),
-        (np.zeros((4, 1)), None, [4, 0], "at least one sample"),
-        (np.zeros((4, 1)), np.zeros(3), [4], "targets"),
-    ],
-)
-def test_inconsistent_clients(features: np.ndarray, targets: np.ndarray | None, sizes: list[int], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Clients(features, targets, np.array(sizes))
 
 
 def test_labels_put_byzantine_clients_last() -> None:

@@ -145,7 +145,9 @@ def test_a_federation_of_images() -> None:
     upright, turned = (
         {image.tobytes() for image in (copy.images.reshape(-1, 64) / 16).astype("f4")} for copy in copies
     )
-    for client, home in enumerate([*made.truth.labels[:8], 0, 1]):  # liars have data of the clusters in turn
+    for client, home in enumerate(
+        [*made.truth.labels[:8], 0, 1]
+    ):  # Byzantine clients have data of the clusters in turn
         rows = made.clients.samples(client)[0]
         assert {row.tobytes() for row in rows} <= (turned if home else upright)
     own = np.concatenate([made.clients.samples(client)[0] for client in (0, 1, 2, 3, 8)])

@@ -1,4 +1,4 @@
-"""The recommended method: near the oracle without being told anything but a bound on the liars."""
+"""The recommended method: near the oracle with nothing given but a bound on the Byzantine clients."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coterie._src.algorithms.start import _location, _standard_error
 from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
 
 from coterie._src.aggregators import mean
 from coterie._src.algorithms import ClusteredDescent
+from coterie._src.algorithms.base import State
 from coterie._src.algorithms.descent import ask_weights, standard_errors
-from coterie._src.attacks import Attack, constant
+from coterie._src.attacks import PAYLOADS, Attack, Entry, Payload
+from coterie._src.attacks.payloads import constant
 from coterie._src.data import mixed_regression
-from coterie._src.experiments import read_config, run_trial, tables
-from coterie._src.experiments.trial import draw_trial
+from coterie._src.experiments import read_config, run_trial
+from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.setup import draw_trial
+from coterie._src.init.asking import _location, _standard_error
 from coterie._src.intake import Accepted
-from coterie._src.server import Server
-from coterie._src.simulation import SimulatedNetwork, assign
-from coterie._src.studies.arena import ATTACKS
-from coterie._src.tasks import linear_regression
+from coterie._src.server import Server, Step
+from coterie._src.simulation import SimulatedNetwork
+from coterie._src.tasks import assign, linear_regression
 
 SMALL = ["problem.clusters=3", "problem.clients=90", "problem.dim=20", "run.methods=['coterie']"]
 
@@ -30,56 +33,60 @@ def metrics(*changes: str, trials: int = 2) -> list[dict[str, float]]:
     return [run_trial(config, trial, record=False).methods["coterie"].metrics for trial in range(trials)]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_no_attack_of_the_arena_takes_it_far_from_the_oracle(attack: str) -> None:
-    """5 % of 90 clients, all on one of 3 clusters if they like: 4 liars among 28."""
-    for found in metrics(*(f"attack.{key}={value}" for key, value in ATTACKS[attack].items())):
+ARENA = [pytest.param(payload, entry, id=entry.name) for payload in PAYLOADS for entry in payload.arena]
+
+
+@pytest.mark.parametrize(("payload", "entry"), ARENA)
+def test_no_attack_of_the_arena_takes_it_far_from_the_oracle(payload: Payload, entry: Entry) -> None:
+    """5 % of 90 clients, all on one of 3 clusters if they like: 4 Byzantine clients among 28."""
+    chosen = {"kind": payload.name, "target": entry.target, "scale": entry.scale, "sleep": entry.sleep}
+    for found in metrics(*(f"attack.{key}={value}" for key, value in chosen.items())):
         assert found["ari"] == 1.0
         assert found["oracle_ratio"] < 1.2
         assert found["worst_ratio"] < 1.6
         assert found["rounds"] <= 100
 
 
-def test_where_nobody_lies_it_is_the_oracle() -> None:
+def test_without_byzantine_clients_it_is_the_oracle() -> None:
     found = metrics("problem.byzantine=0.0", trials=5)
     assert np.mean([one["oracle_ratio"] for one in found]) < 1.02
 
 
 def test_it_finds_how_many_clusters_there_are() -> None:
-    for found in metrics("algorithm.clusters=auto", "algorithm.most_clusters=6"):
+    for found in metrics("algorithm.clusters=auto", "algorithm.max_clusters=6"):
         assert found["clusters"] == 3
         assert found["ari"] == 1.0
         assert found["oracle_ratio"] < 1.1
 
 
-def test_a_centre_that_liars_take_does_not_cost_a_true_cluster() -> None:
-    """Twenty who pose as a cluster: in this draw ten centres leave out a true one, and only eleven have them all."""
+def test_a_centre_that_byzantine_clients_take_does_not_cost_a_true_cluster() -> None:
+    """Twenty pretend to be a cluster: in this draw ten centres leave out a true one, and only eleven have them all."""
     (found,) = metrics("problem.clusters=10", "problem.clients=400", "problem.dim=50", "attack.kind=phantom",
-                       "algorithm.clusters=auto", "algorithm.most_clusters=12", trials=1)  # fmt: skip
+                       "algorithm.clusters=auto", "algorithm.max_clusters=12", trials=1)  # fmt: skip
     assert found["clusters"] == 10
     assert found["oracle_ratio"] < 1.1
 
 
-def test_who_lies_about_a_loss_has_no_say_in_what_is_chance() -> None:
+def test_false_losses_do_not_change_the_standard_error() -> None:
     """As many as are trimmed send anything: the standard error stays that of the others, about 1/√38."""
     values = np.random.default_rng(0).standard_normal(40)
-    for lie in (1e30, -1e30, 0.0):
-        values[:2] = lie
+    for forged in (1e30, -1e30, 0.0):
+        values[:2] = forged
         assert 0.1 < _standard_error(values, 2) < 0.25
     values[:2] = 1e30
     assert abs(_location(values[:-5], 2)) < 0.5  # five were silent, and the two still do not count
 
 
-def test_one_liar_of_few_counts_where_the_share_is_less_than_one() -> None:
-    """5 % of 18 clients are 0.9: the problem has one liar, and the method reckons with one."""
+def test_one_byzantine_client_of_few_counts_where_the_share_is_less_than_one() -> None:
+    """5 % of 18 clients are 0.9: the problem has one Byzantine client, and the method expects one."""
     for found in metrics("problem.clients=18", "problem.clusters=2", "attack.kind=sign-flip", "attack.scale=1000.0"):
         assert found["oracle_ratio"] < 2.0
 
 
-def test_where_nobody_is_expected_to_lie_two_clients_make_a_cluster() -> None:
-    few = ["problem.clients=8", "problem.clusters=4", "problem.byzantine=0.0", "algorithm.most_byzantine=0.0"]
+def test_where_no_byzantine_client_is_expected_two_clients_make_a_cluster() -> None:
+    few = ["problem.clients=8", "problem.clusters=4", "problem.byzantine=0.0", "algorithm.max_byzantine=0.0"]
     for found in metrics(
-        *few, "problem.dim=10", "problem.samples=400", "algorithm.clusters=auto", "algorithm.most_clusters=6"
+        *few, "problem.dim=10", "problem.samples=400", "algorithm.clusters=auto", "algorithm.max_clusters=6"
     ):
         assert found["clusters"] == 4
 
@@ -96,8 +103,8 @@ def test_means(kind: str) -> None:
         assert found["oracle_ratio"] < 1.1
 
 
-def test_a_small_cluster_is_found_beside_as_many_liars() -> None:
-    """Six liars and a cluster of nine."""
+def test_a_small_cluster_is_found_beside_as_many_byzantine_clients() -> None:
+    """Six Byzantine clients and a cluster of nine."""
     found = metrics("problem.clusters=4", "problem.clients=120", "problem.shares=[0.08, 0.3, 0.31, 0.31]", trials=4)
     assert all(one["ari"] == 1.0 for one in found)
     assert np.mean([one["oracle_ratio"] for one in found]) < 1.15
@@ -107,14 +114,14 @@ def test_weights_are_sample_counts_that_nobody_can_inflate() -> None:
     drawn = mixed_regression(np.random.default_rng(0), clients=20, clusters=2, samples=range(20, 200), dim=3)
     assert drawn.truth is not None
     task = linear_regression(drawn.clients)
-    byzantine = np.arange(20) < 5
-    network = SimulatedNetwork(task, byzantine, Attack(constant, scale=1e30), np.random.default_rng(1))
+    is_byzantine = np.arange(20) < 5
+    network = SimulatedNetwork(task, is_byzantine, Attack(constant, scale=1e30), np.random.default_rng(1))
     weights = ask_weights(network)
     assert weights.max() == 1.0
-    sizes = np.where(byzantine, 1e30, drawn.clients.sizes)
+    sizes = np.where(is_byzantine, 1e30, drawn.clients.sizes)
     np.testing.assert_allclose(weights, np.minimum(1.0, sizes / np.median(sizes)))
-    small = SimulatedNetwork(task, byzantine, Attack(constant, scale=-5.0), np.random.default_rng(1))
-    assert (ask_weights(small)[byzantine] > 0).all()
+    small = SimulatedNetwork(task, is_byzantine, Attack(constant, scale=-5.0), np.random.default_rng(1))
+    assert (ask_weights(small)[is_byzantine] > 0).all()
 
 
 def test_standard_errors_by_hand() -> None:
@@ -126,7 +133,7 @@ def test_standard_errors_by_hand() -> None:
 
 def test_a_cluster_of_one_client_stops_like_the_others() -> None:
     alone = ("problem.clusters=2", "problem.clients=21", "problem.shares=[0.95, 0.05]")
-    for found in metrics(*alone, "problem.byzantine=0", "algorithm.most_byzantine=0"):
+    for found in metrics(*alone, "problem.byzantine=0", "algorithm.max_byzantine=0"):
         assert found["rounds"] <= 100
         assert found["ari"] == 1.0
 
@@ -135,17 +142,20 @@ def test_the_stop_looks_at_the_moves_of_now() -> None:
     """Two replies of distance 2 around their median, a step of 1: the standard error is 1/√2."""
     descent = ClusteredDescent(Server(mean), precision=0.01)
     accepted = Accepted(np.arange(2), np.zeros(2, np.int64), np.array([[1.0], [-1.0]]), np.zeros(2, np.int64), 0)
-    steps, error = np.ones(1), np.sqrt(0.5)
+    error = np.sqrt(0.5)
 
-    def calm(before: tuple[float, int], move: float) -> tuple[float, int]:
-        return descent._calm(before, np.array([move * error]), accepted, steps)
+    def after(before: tuple[float, int], move: float) -> tuple[float, int]:
+        state = State(0, np.zeros((1, 1)), smallest_move=before[0], rounds_since=before[1])
+        step = Step(np.zeros((1, 1)), np.array([2]), None, np.zeros(1, np.bool_), np.array([move * error]))
+        found = descent._with_progress(state, step, accepted, np.ones(1))
+        return found.smallest_move, found.rounds_since
 
-    assert calm((0.5, 3), 0.2) == (pytest.approx(0.2), 0)  # smaller: patience begins again
-    assert calm((0.2, 3), 0.19) == (0.2, 4)  # not by a tenth
-    assert calm((0.02, 9), 5.0) == (pytest.approx(5.0), 0)  # a sleeper woke: what was calm is forgotten
+    assert after((0.5, 3), 0.2) == (pytest.approx(0.2), 0)  # smaller: the count of rounds begins anew
+    assert after((0.2, 3), 0.19) == (0.2, 4)  # not by a tenth
+    assert after((0.02, 9), 5.0) == (pytest.approx(5.0), 0)  # an attack that slept: what was small is forgotten
 
 
-def test_on_own_data_the_number_of_clusters_is_told(tmp_path: Path) -> None:
+def test_on_own_data_the_number_of_clusters_is_reported(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for client in range(24):
         x = rng.standard_normal((60, 8))
@@ -156,7 +166,7 @@ def test_on_own_data_the_number_of_clusters_is_told(tmp_path: Path) -> None:
     config = read_config(
         None,
         ["problem.kind=folder", f"problem.path={tmp_path}", "problem.clusters=5", "algorithm.clusters=auto",
-         "algorithm.most_clusters=5", "run.methods=['coterie']"],
+         "algorithm.max_clusters=5", "run.methods=['coterie']"],
     )  # fmt: skip
     assert run_trial(config, 0, record=False).methods["coterie"].metrics["clusters"] == 2.0
 
@@ -167,22 +177,22 @@ def test_one_sample_per_client_is_too_few_to_find_k() -> None:
 
 
 @pytest.mark.parametrize(("dim", "trial"), [(200, 4), (100, 3)])
-def test_liars_whom_one_direction_gives_away_get_no_centre(dim: int, trial: int) -> None:
+def test_byzantine_clients_that_one_direction_shows_get_no_centre(dim: int, trial: int) -> None:
     """Thirty of them stand together beside fifteen clusters of 38, off the directions in which those differ.
 
     A second look along these directions alone sees them in the middle of all; in these draws it gave them a centre.
     """
     config = read_config(None, [
-        "problem.clusters=15", "problem.clients=600", f"problem.dim={dim}", "attack.kind=disguised",
+        "problem.clusters=15", "problem.clients=600", f"problem.dim={dim}", "attack.kind=noisy-alie",
         "attack.target=smallest", "attack.scale=worst",
     ])  # fmt: skip
-    draw = draw_trial(config, trial)
-    assert draw.truth is not None
-    algorithm = tables.algorithm("coterie", config, draw.task, draw.truth, draw.stream("buckets"), False)
-    liars = tables.attack(config.attack)
-    rule = tables.rule("coterie", config, draw.task.clients.count, draw.stream("adversary's buckets"))
-    network = SimulatedNetwork(draw.task, draw.truth.byzantine, liars, draw.stream("attack"), rule)
-    found = algorithm.init(network, draw.start, draw.stream("server")).centres
-    honest = ~draw.truth.byzantine
-    chosen = assign(draw.task.losses(found))[honest]
-    assert adjusted_rand_score(draw.truth.labels[honest], chosen) == 1.0
+    setup = draw_trial(config, trial)
+    assert setup.truth is not None
+    method, byzantine = METHODS["coterie"], setup.is_byzantine
+    algorithm = method.algorithm(setup.setting(setup.stream("buckets"), audit=False))
+    rule = method.aggregator(setup.setting(setup.stream("adversary's buckets")))
+    network = SimulatedNetwork(setup.task, byzantine, setup.attack, setup.stream("attack"), rule)
+    with threadpool_limits(limits=1):
+        found = algorithm.initial_state(network, setup.start, setup.stream("server")).centres
+    chosen = assign(setup.task.losses(found))[~byzantine]
+    assert adjusted_rand_score(setup.truth.labels[~byzantine], chosen) == 1.0

@@ -1,19 +1,18 @@
-"""Robust starts: they find the clusters of the paper's problems, and the attacks that could aim at them fail."""
+"""Clustering of the answers of clients of which a minority may have sent anything."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from coterie._src.algorithms.start import Find, RobustStart
 from scipy.spatial.distance import cdist
 
-from coterie._src.aggregators import median, trimmed_mean
-from coterie._src.experiments import Config, problems, read_config, run_trial, tables
-from coterie._src.experiments.trial import draw_trial
+from coterie._src.aggregators import TrimmedMean, median
+from coterie._src.experiments import read_config
+from coterie._src.experiments.setup import draw_trial
 from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters
-from coterie._src.init.robust import clipped, narrowed, plausible
+from coterie._src.init.asking import Find
+from coterie._src.init.robust import clipped, leading_directions, plausible
 from coterie._src.metrics import adjusted_rand_index, matched_distance
-from coterie._src.simulation import SimulatedNetwork
 
 SHARE = 0.1
 
@@ -26,7 +25,7 @@ def cloud(rng: np.random.Generator, clusters: int = 4, each: int = 30, dim: int 
     return centres[labels] + 0.1 * rng.standard_normal((clusters * each, dim)), labels
 
 
-def lies(kind: str, count: int, honest: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def forged_points(kind: str, count: int, honest: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     dim = honest.shape[1]
     if kind == "huge":
         return 1e30 * rng.standard_normal((count, dim))
@@ -37,21 +36,21 @@ def lies(kind: str, count: int, honest: np.ndarray, rng: np.random.Generator) ->
     if kind == "ball":
         return 2.0 * np.ones(dim) + 1e-3 * rng.standard_normal((count, dim))
     if kind == "ball among them":
-        place = rng.standard_normal(dim)
-        return place / np.linalg.norm(place) + 0.03 * rng.standard_normal((count, dim))
+        centre = rng.standard_normal(dim)
+        return centre / np.linalg.norm(centre) + 0.03 * rng.standard_normal((count, dim))
     return 50.0 * np.eye(dim)[np.arange(count) % dim]  # "spread": every direction gets some variance
 
 
 @pytest.mark.parametrize("start", [spectral, balls, erm])
-@pytest.mark.parametrize("thrifty", [True, False])
+@pytest.mark.parametrize("outliers_count", [True, False])
 @pytest.mark.parametrize("kind", ["huge", "identical far", "identical near", "ball", "ball among them", "spread"])
-def test_a_minority_cannot_take_a_centre_away(start: Find, thrifty: bool, kind: str) -> None:
+def test_a_minority_cannot_take_a_centre_away(start: Find, outliers_count: bool, kind: str) -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         honest, labels = cloud(rng)
         count = int(SHARE * len(honest) / (1 - SHARE))
-        points = np.concatenate([honest, lies(kind, count, honest, rng)])
-        centres = start(points, 4, SHARE, rng, thrifty)
+        points = np.concatenate([honest, forged_points(kind, count, honest, rng)])
+        centres = start(points, 4, SHARE, rng, outliers_count)
         truth = np.stack([honest[labels == j].mean(axis=0) for j in range(4)])
         assert matched_distance(centres, truth) < 0.15, (kind, seed)
 
@@ -72,15 +71,15 @@ def test_robust_means_in_the_full_space_are_hardly_nearer(clusters: int, dim: in
     sizes = f"problem.clusters={clusters}", f"problem.clients={40 * clusters}", f"problem.dim={dim}"
     distances = []
     for trial in range(4):
-        draw = draw_trial(read_config(None, sizes), trial)
-        assert draw.truth is not None
+        setup = draw_trial(read_config(None, sizes), trial)
+        assert setup.truth is not None
         origin = np.zeros((1, dim), dtype=np.float32)
-        sketches = -draw.task.gradients(origin, np.zeros(40 * clusters, dtype=np.int64)).astype(np.float64) / 2
+        sketches = -setup.task.gradients(origin, np.zeros(40 * clusters, dtype=np.int64)).astype(np.float64) / 2
         found = spectral(sketches, clusters, 0.05, np.random.default_rng(trial))
         labels = cdist(sketches, found).argmin(axis=1)
         members = [sketches[labels == j] for j in range(clusters)]
-        centres = found, [median(rows) for rows in members], [trimmed_mean(rows, 0.25) for rows in members]
-        distances.append([matched_distance(np.stack(list(each)), draw.truth.centres) for each in centres])
+        centres = found, [median(rows) for rows in members], [TrimmedMean(0.25)(rows) for rows in members]
+        distances.append([matched_distance(np.stack(list(each)), setup.truth.centres) for each in centres])
     along, medians, trimmed = np.mean(distances, axis=0)
     assert along < (0.9 if clusters < 15 else 0.95) * medians
     assert along < most * trimmed
@@ -94,28 +93,28 @@ def test_clipping_keeps_what_is_inside_and_the_direction_of_the_rest() -> None:
     assert np.array_equal(clipped(np.ones((3, 2)), 0.2), np.ones((3, 2)))
 
 
-def test_liars_may_be_nearly_half() -> None:
+def test_byzantine_clients_may_be_nearly_half() -> None:
     points, _ = cloud(np.random.default_rng(2), clusters=1, each=25)
-    for thrifty in (True, False):
-        centre = spectral(points, 1, 0.4, np.random.default_rng(3), thrifty)
+    for outliers_count in (True, False):
+        centre = spectral(points, 1, 0.4, np.random.default_rng(3), outliers_count)
         assert np.linalg.norm(centre - points.mean(axis=0)) < 0.2
 
 
 def test_copies_of_one_point_are_one_point() -> None:
     rng = np.random.default_rng(1)
     points, _ = cloud(rng)
-    inside, left = plausible(np.concatenate([points, np.tile(points[:1], (12, 1))]), 0.1, thrifty=True)
+    inside, left = plausible(np.concatenate([points, np.tile(points[:1], (12, 1))]), 0.1, outliers_count=True)
     assert len(inside) == len(points)
-    assert int(left * len(inside)) == 1  # of thirteen that may be lies twelve are gone
+    assert int(left * len(inside)) == 1  # of thirteen that may be Byzantine twelve are gone
 
 
 def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     points = np.concatenate([np.eye(18), 50.0 * np.eye(18)[:2]])
-    inside, left = plausible(points, 0.1, thrifty=True)
+    inside, left = plausible(points, 0.1, outliers_count=True)
     assert np.array_equal(inside, np.eye(18))
     assert left == 0.0
-    assert int(plausible(points, 0.1, thrifty=False)[1] * 18) == 2
-    inside, left = plausible(points, 0.2, thrifty=True)
+    assert int(plausible(points, 0.1, outliers_count=False)[1] * 18) == 2
+    inside, left = plausible(points, 0.2, outliers_count=True)
     assert len(inside) == 18
     assert int(left * 18) == 2  # two of the four are still to be found
 
@@ -142,54 +141,10 @@ def test_settings_out_of_range_are_named() -> None:
     points = np.zeros((3, 2))
     with pytest.raises(ValueError, match="clusters"):
         trimmed_clusters(points, 4, 0.1, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="byzantine"):
+    with pytest.raises(ValueError, match="byzantine_fraction"):
         trimmed_clusters(points, 2, 0.5, np.random.default_rng(0))
     same = trimmed_clusters(points, 2, 0.1, np.random.default_rng(0))
     assert np.array_equal(same.centres, np.zeros((2, 2)))
-
-
-@pytest.mark.parametrize("attack", ["paper", "sign-flip", "constant", "garbage"])
-@pytest.mark.parametrize("init", ["spectral", "balls", "erm"])
-def test_a_run_from_a_robust_start_finds_every_client_s_cluster(init: str, attack: str) -> None:
-    config = read_config(
-        None,
-        [f"algorithm.init={init}", f"attack.kind={attack}", "problem.dim=20", "problem.clusters=4",
-         "problem.clients=80", "algorithm.rounds=60", "run.methods=['brifca-median']"],
-    )  # fmt: skip
-    for trial in range(3):
-        found = run_trial(config, trial, record=False).methods["brifca-median"].metrics
-        assert found["ari"] == 1.0
-        assert found["oracle_ratio"] < 2.0
-
-
-@pytest.mark.parametrize("kind", ["gaussian-means", "poisson-means"])
-def test_means_have_robust_starts_too(kind: str) -> None:
-    config = read_config(None, [f"problem.kind={kind}", "problem.dim=20", "algorithm.init=spectral"])
-    draw = draw_trial(config, 0)
-    assert draw.truth is not None
-    assert matched_distance(draw.start, draw.truth.centres) < 0.25 * draw.truth.separation
-
-
-@pytest.mark.parametrize("attack", ["paper", "phantom", "seed-capture", "constant", "garbage"])
-@pytest.mark.parametrize("clusters", [1, 2, 4])
-def test_the_number_of_clusters_is_found(clusters: int, attack: str) -> None:
-    config = read_config(
-        None,
-        [f"problem.clusters={clusters}", f"problem.clients={30 * clusters}", "problem.dim=20", f"attack.kind={attack}",
-         "algorithm.init=spectral", "algorithm.clusters=auto", "algorithm.most_clusters=6"],
-    )  # fmt: skip
-    assert [draw_trial(config, trial).start.shape[0] for trial in range(2)] == [clusters] * 2
-
-
-@pytest.mark.parametrize("kind", ["gaussian-means", "poisson-means"])
-def test_the_number_of_clusters_of_means(kind: str) -> None:
-    """A choice by the samples that judge it would find more: five to seven of these three."""
-    config = read_config(
-        None,
-        [f"problem.kind={kind}", "problem.clusters=3", "problem.clients=90", "problem.dim=20", "problem.byzantine=0.0",
-         "algorithm.init=spectral", "algorithm.clusters=auto", "algorithm.most_clusters=8"],
-    )  # fmt: skip
-    assert [draw_trial(config, trial).start.shape[0] for trial in range(3)] == [3] * 3
 
 
 def test_clients_so_precise_that_they_agree_are_no_copies() -> None:
@@ -200,42 +155,24 @@ def test_clients_so_precise_that_they_agree_are_no_copies() -> None:
     for start in (spectral, balls, erm):
         found = start(points, 2, 0.05, rng)
         assert matched_distance(found, np.stack([np.zeros(20), centre])) < 0.7
-    inside, _ = plausible(np.tile(points[:1], (5, 1)), 0.4, thrifty=True, least=3)
+    inside, _ = plausible(np.tile(points[:1], (5, 1)), 0.4, outliers_count=True, least=3)
     assert len(inside) == 5  # fewer would not do
-
-
-def test_a_start_without_answers_says_so() -> None:
-    config = read_config(
-        None,
-        ["problem.clients=4", "problem.clusters=2", "problem.byzantine=0.5", "problem.dim=3",
-         "attack.kind=garbage", "algorithm.init=spectral"],
-    )  # fmt: skip
-    draw_trial(config, 0)  # two are enough
-    with pytest.raises(ValueError, match="at least 3 well-formed answers, got 2"):
-        RobustStart(spectral, "gradient", 0.1, 3)(*_network(config))
-
-
-def _network(config: Config) -> tuple[SimulatedNetwork, np.ndarray, np.random.Generator]:
-    drawn = problems.federation(config.problem, np.random.default_rng(0))
-    assert drawn.truth is not None
-    task = problems.task(config.problem, drawn.clients)
-    rng = np.random.default_rng(1)
-    network = SimulatedNetwork(task, drawn.truth.byzantine, tables.attack(config.attack), rng)
-    return network, np.zeros((1, task.dim), dtype=np.float32), rng
 
 
 @pytest.mark.parametrize("kind", ["none", "huge", "identical far", "ball"])
 def test_many_columns_are_seen_along_their_leading_directions(kind: str) -> None:
-    """Places among few directions keep the distances between clusters, whatever a tenth of the rows does."""
+    """Points among few directions keep the distances between clusters, whatever a tenth of the rows does."""
     rng = np.random.default_rng(5)
     honest, labels = cloud(rng, dim=3000)
     honest = honest.astype(np.float32)
-    rows = honest if kind == "none" else np.concatenate([honest, lies(kind, 12, honest, rng).astype(np.float32)])
-    places, back = narrowed(rows, 20)
-    assert places.shape == (len(rows), 20)
-    found = trimmed_clusters(places, 4, SHARE, rng)
+    rows = (
+        honest if kind == "none" else np.concatenate([honest, forged_points(kind, 12, honest, rng).astype(np.float32)])
+    )
+    points, embed = leading_directions(rows, 20)
+    assert points.shape == (len(rows), 20)
+    found = trimmed_clusters(points, 4, SHARE, rng)
     assert adjusted_rand_index(found.labels[: len(labels)], labels) == 1.0
-    centres = back(np.stack([places[: len(labels)][labels == j].mean(axis=0) for j in range(4)]))
+    centres = embed(np.stack([points[: len(labels)][labels == j].mean(axis=0) for j in range(4)]))
     means = np.stack([honest[labels == j].mean(axis=0) for j in range(4)])
     assert centres.shape == (4, 3000)
     # what is lost lies across the leading directions: noise of the means
@@ -245,13 +182,13 @@ def test_many_columns_are_seen_along_their_leading_directions(kind: str) -> None
 def test_rows_of_few_directions_come_back_as_they_were() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 5)) @ rng.standard_normal((5, 200)) + 3.0
-    places, back = narrowed(rows, 8)  # five, and one more for the median
-    np.testing.assert_allclose(back(places), rows, atol=1e-5)
+    points, embed = leading_directions(rows, 8)  # five, and one more for the median
+    np.testing.assert_allclose(embed(points), rows, atol=1e-5)
     apart = np.linalg.norm(rows[:, None] - rows, axis=2)
-    np.testing.assert_allclose(np.linalg.norm(places[:, None] - places, axis=2), apart, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(points[:, None] - points, axis=2), apart, atol=1e-5)
 
 
-def test_rows_without_differences_are_one_place() -> None:
-    places, back = narrowed(np.ones((5, 30)), 3)
-    assert not places.any()
-    np.testing.assert_array_equal(back(np.zeros((2, places.shape[1]))), np.ones((2, 30)))
+def test_rows_without_differences_are_one_point() -> None:
+    points, embed = leading_directions(np.ones((5, 30)), 3)
+    assert not points.any()
+    np.testing.assert_array_equal(embed(np.zeros((2, points.shape[1]))), np.ones((2, 30)))

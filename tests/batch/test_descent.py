@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from coterie._src import attacks
-from coterie._src.aggregators import Aggregator, krum, mean, mean_over, median, trimmed_mean
+from coterie._src.aggregators import Aggregator, Krum, Mean, Median, TrimmedMean, mean, median
 from coterie._src.algorithms import ClusteredDescent
+from coterie._src.attacks import Attack, paper
 from coterie._src.batch import Batch, BatchedMethod, descend
 from coterie._src.batch.descent import aggregate, automatic_steps
 from coterie._src.data import Federation, mixed_regression
-from coterie._src.server import Server, l2_ball, unit_sphere
+from coterie._src.projections import L2Ball, UnitSphere
+from coterie._src.server import Server
 from coterie._src.server import automatic_steps as single_steps
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import linear_regression
+from devices import DEVICES
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-RULES: list[Aggregator] = [median, partial(trimmed_mean, trim=0.1), mean, partial(mean_over, clients=30)]
+RULES: list[Aggregator] = [Median(), TrimmedMean(0.1), Mean(), Mean(30)]
 TRIALS, CLIENTS, CLUSTERS, DIM = 3, 30, 3, 7
 
 
@@ -34,7 +35,7 @@ def batch_of(drawn: list[Federation], device: str = "cpu") -> Batch:
     m, d = clients[0].count, clients[0].dim
     features = torch.stack([torch.from_numpy(c.features).reshape(m, -1, d) for c in clients])
     targets = torch.stack([torch.from_numpy(c.targets).reshape(m, -1) for c in clients])
-    scales = torch.stack([torch.from_numpy(np.where(t.byzantine, 3.0, 1.0).astype(np.float32)) for t in truths])
+    scales = torch.stack([torch.from_numpy(np.where(t.is_byzantine, 3.0, 1.0).astype(np.float32)) for t in truths])
     return Batch(features.to(device), targets.to(device), scales.to(device))
 
 
@@ -43,11 +44,11 @@ def starts(methods: int, clusters: int = CLUSTERS, dim: int = DIM, device: str =
     return torch.from_numpy(drawn).float().repeat(1, methods, 1, 1).to(device)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_every_trial_and_method_ends_where_the_single_path_ends(device: str) -> None:
     drawn = federations()
     fixed = torch.from_numpy(np.random.default_rng(1).integers(CLUSTERS, size=(TRIALS, CLIENTS)))
-    methods = [BatchedMethod(rule) for rule in RULES] + [BatchedMethod(median, unit_sphere, fixed.to(device))]
+    methods = [BatchedMethod(rule) for rule in RULES] + [BatchedMethod(median, UnitSphere(), fixed.to(device))]
     start = starts(len(methods))
     found = descend(batch_of(drawn, device), start.to(device), methods, rounds=40, step=0.05).cpu().numpy()
     for trial, federation in enumerate(drawn):
@@ -55,12 +56,12 @@ def test_every_trial_and_method_ends_where_the_single_path_ends(device: str) -> 
         for index, method in enumerate(methods):
             network = SimulatedNetwork(
                 linear_regression(federation.clients, form="direct"),
-                federation.truth.byzantine,
-                attacks.Attack(attacks.paper),
+                federation.truth.is_byzantine,
+                Attack(paper),
                 np.random.default_rng(0),
             )
-            algorithm = ClusteredDescent(Server(method.aggregator, method.project), rounds=40, size=0.05)
-            state = algorithm.init(network, start[trial, index].numpy(), np.random.default_rng(0))
+            algorithm = ClusteredDescent(Server(method.aggregator, method.project), rounds=40, step_size=0.05)
+            state = algorithm.initial_state(network, start[trial, index].numpy(), np.random.default_rng(0))
             if method.fixed_labels is not None:
                 state = state._replace(fixed=fixed[trial].numpy())
             for _ in range(40):
@@ -68,7 +69,7 @@ def test_every_trial_and_method_ends_where_the_single_path_ends(device: str) -> 
             np.testing.assert_allclose(found[trial, index], state.centres, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_substitute_answers_for_a_cluster_that_no_client_chose(device: str) -> None:
     drawn = federations()
     batch = batch_of(drawn)
@@ -88,7 +89,7 @@ def test_a_substitute_answers_for_a_cluster_that_no_client_chose(device: str) ->
 
 def test_a_step_to_infinity_is_not_taken_and_projections_hold() -> None:
     batch = batch_of(federations())
-    methods = [BatchedMethod(mean), BatchedMethod(mean, partial(l2_ball, radius=0.5))]
+    methods = [BatchedMethod(mean), BatchedMethod(mean, L2Ball(0.5))]
     start = starts(2)
     assert torch.equal(descend(batch, start, methods, rounds=1, step=1e40)[:, 0], start[:, 0])
     held = descend(batch, start, methods, rounds=3, step=0.2)[:, 1]
@@ -109,4 +110,4 @@ def test_automatic_steps_are_those_of_the_single_path() -> None:
 
 def test_an_aggregator_without_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="aggregator: in a batch must be a mean between ranks"):
-        aggregate(torch.zeros((1, 1, 4, 2)), torch.zeros((1, 1, 4)), 1, [partial(krum, byzantine=1)])
+        aggregate(torch.zeros((1, 1, 4, 2)), torch.zeros((1, 1, 4)), 1, [Krum(0.25)])

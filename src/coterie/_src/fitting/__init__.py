@@ -1,0 +1,6 @@
+"""The public door: `ct.fit`, what it takes and what it returns."""
+
+from coterie._src.fitting.result import Result
+from coterie._src.fitting.run import attack, fit, registered
+
+__all__ = ["Result", "attack", "fit", "registered"]

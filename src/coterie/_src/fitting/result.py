@@ -1,0 +1,155 @@
+"""What `ct.fit` returns."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie._src.arrays import as_numpy, like
+from coterie._src.data import Clients
+from coterie._src.experiments.outcome import Row
+from coterie._src.fitting.inputs import numbers
+from coterie._src.metrics import Metrics
+from coterie._src.tasks import TASKS, LinearModel, Task, assign
+from coterie._src.tasks.linear import least_squares
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `ct.fit` found; made by `ct.fit` alone.
+
+    Attributes
+    ----------
+    method : str
+        The name of the method.
+    centres : ndarray of shape (k, d)
+        One model per cluster, in the coordinates of the data; with an intercept its weight comes last.
+    labels : ndarray of shape (m,)
+        The cluster of every client.
+    rounds : list of dict
+        One row per round, as `rounds.csv` of `coterie run` has them.
+    audit : list of dict
+        One row per client: its cluster, and how often its replies were trimmed, refused or missing.
+    metrics : dict
+        What the tables show: loss, rounds, seconds, clusters and, with a truth, matched_dist, oracle_ratio,
+        worst_ratio and ari.
+    names : tuple of str
+        The names of the clients.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> result = ct.fit({"a": ([[0.0], [1.0]], [1.0, 3.0]), "b": ([[1.0], [2.0]], [3.0, 5.0])}, clusters=1)
+    >>> result.cluster_of("b"), result.predict([[3.0]], client="b").round().tolist()
+    (0, [7.0])
+    """
+
+    method: str
+    centres: NDArray[Any]
+    labels: NDArray[np.int64]
+    rounds: list[Row] = field(repr=False)
+    audit: list[Row] = field(repr=False)
+    metrics: Metrics
+    names: tuple[str, ...] = field(repr=False)
+    _task: Task = field(repr=False)
+    _task_name: str | None = field(repr=False)
+    _classes: int = field(repr=False)
+    _intercept: bool = field(repr=False)
+
+    def cluster_of(self, client: int | str) -> int:
+        """The cluster of a client of the fit.
+
+        Parameters
+        ----------
+        client : int or str
+            Its number, in the order of `names`, or its name.
+        """
+        if isinstance(client, str):
+            if client not in self.names:
+                near = difflib.get_close_matches(client, self.names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"client: {client} was not in the fit{hint}")
+            client = self.names.index(client)
+        if not 0 <= client < len(self.labels):
+            raise ValueError(f"client: must be from 0 to {len(self.labels) - 1}, got {client}")
+        cluster = int(self.labels[client])
+        if cluster < 0:
+            raise ValueError(f"client: {self.names[client]} is in no cluster")
+        return cluster
+
+    def predict(self, x: ArrayLike, *, client: int | str | None = None, cluster: int | None = None) -> NDArray[Any]:
+        """The targets that the model of a client's cluster predicts.
+
+        Parameters
+        ----------
+        x : array of shape (n, columns)
+            Features, in the columns of the data that were fitted.
+        client : int or str
+            A client of the fit, by its number or its name.
+        cluster : int
+            A cluster, in the place of a client.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Numbers, or classes.
+        """
+        if (client is None) == (cluster is None):
+            raise ValueError("predict: name a client or a cluster, and not both")
+        chosen = self.cluster_of(client) if client is not None else cluster
+        assert chosen is not None
+        if not 0 <= chosen < len(self.centres):
+            raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
+        values = self._features(x)
+        task = self._task_on(values, np.zeros(len(values)))
+        if not hasattr(task, "predict"):
+            raise ValueError("predict: this task predicts nothing; see centres")
+        features = task.clients.features
+        return as_numpy(task.predict(like(self.centres[chosen], features), features))
+
+    def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> int:
+        """The cluster whose model has the lowest loss on the samples of a new client.
+
+        Parameters
+        ----------
+        x : array of shape (n, columns)
+            Features, in the columns of the data that were fitted.
+        y : array of shape (n,)
+            Targets; None for the mean task.
+
+        Returns
+        -------
+        int
+            The cluster.
+        """
+        values, needed = self._features(x), self._task.clients.targets is not None
+        if (y is not None) != needed:
+            raise ValueError("y must be given: the task has targets" if needed else "y: the task has no targets")
+        targets = np.zeros(len(values)) if y is None else numbers("y", y)
+        if targets.shape != (len(values),):
+            raise ValueError(f"y must have shape ({len(values)},), got {targets.shape}")
+        task = self._task_on(values, targets)
+        return int(assign(task.losses(like(self.centres, task.clients.features)))[0])
+
+    def _features(self, x: ArrayLike) -> NDArray[Any]:
+        values = numbers("x", x)
+        columns = self._task.clients.dim - self._intercept
+        if values.ndim != 2 or values.shape[1] != columns or not len(values):
+            raise ValueError(f"x must have shape (n, {columns}) with n >= 1, got {values.shape}")
+        return np.column_stack([values, np.ones(len(values))]) if self._intercept else values
+
+    def _task_on(self, values: NDArray[Any], targets: NDArray[Any]) -> Any:
+        """The task on the samples of one client."""
+        example = self._task.clients
+        given = None
+        if example.targets is not None:
+            given = like(targets.astype(as_numpy(example.targets[:1]).dtype), example.targets)
+        client = Clients(like(values, example.features), given, np.array([len(values)]))
+        record = None if self._task_name is None else TASKS[self._task_name]
+        if record is not None and record.loss is not None:
+            return LinearModel(client, record.loss(self._classes), least_squares)
+        return self._task.on(client)

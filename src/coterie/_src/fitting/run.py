@@ -1,0 +1,368 @@
+"""`ct.fit`: find the clusters of some clients and learn one model for each."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+from threadpoolctl import threadpool_limits
+
+from coterie._src.aggregators import Aggregator, median
+from coterie._src.algorithms import Algorithm, ThreeStage
+from coterie._src.arrays import Array, as_numpy, like, namespace
+from coterie._src.attacks import Attack
+from coterie._src.data import Clients, Federation
+from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
+from coterie._src.experiments.methods import METHODS, Method, custom_method
+from coterie._src.experiments.outcome import MethodResult
+from coterie._src.experiments.setup import TrialSetup
+from coterie._src.experiments.starts import STARTS, asks, is_file
+from coterie._src.experiments.toml import explain
+from coterie._src.experiments.trial import compare, run_method
+from coterie._src.fitting.inputs import Data, as_federation, as_task, named, whole_number, without_test
+from coterie._src.fitting.result import Result
+from coterie._src.simulation import stream
+from coterie._src.tasks import TASKS, Task
+
+START_OPTIONS = ("init", "warm", "max_clusters", "ridge")
+"""Options that find the first centres; a given algorithm brings all the others."""
+
+
+def attack(
+    kind: str,
+    *,
+    target: str = "own",
+    scale: float | Literal["auto", "worst"] = "auto",
+    sleep: int = 0,
+) -> Attack:
+    """An attack by the names of its payload and its target.
+
+    Parameters
+    ----------
+    kind : str
+        What Byzantine clients send, such as "alie" or "sign-flip"; `ct.registered("attacks")` lists the names.
+    target : str, default "own"
+        Which cluster they claim; `ct.registered("targets")` lists the names.
+    scale : float, "auto" or "worst", default "auto"
+        The strength: a number, the published one, or the one that moves the server's rule farthest in every round.
+    sleep : int, default 0
+        Rounds in which the Byzantine clients first answer by their own data.
+
+    Returns
+    -------
+    Attack
+        For the parameter `attack` of `ct.fit`.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> ct.attack("alie", target="smallest", scale="worst")
+    Attack(payload=<payload alie>, target=<target smallest>, scale='worst', sleep=0)
+    """
+    if scale not in ("auto", "worst") and (
+        isinstance(scale, bool) or not (isinstance(scale, Real) and np.isfinite(scale))
+    ):
+        raise ValueError(f'scale must be a finite number, "auto" or "worst", got {scale!r}')
+    sleep = whole_number("sleep", sleep, 0)
+    payload, claimed = (named(registry, name) for registry, name in ((ATTACKS, kind), (ATTACK_TARGETS, target)))
+    return Attack(payload, claimed, None if scale == "auto" else scale, sleep)
+
+
+def fit(
+    clients: Data,
+    task: str | Task | Callable[[Clients], Task] = "linear",
+    clusters: int | Literal["auto"] = "auto",
+    max_byzantine: float = 0.05,
+    method: str | Aggregator | Algorithm = "coterie",
+    seed: int = 0,
+    *,
+    attack: Attack | None = None,
+    intercept: bool | None = None,
+    target: str | None = None,
+    classes: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    three_stage: Mapping[str, Any] | None = None,
+    on_round: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> Result:
+    """Find the clusters of some clients and learn one model for each, although some of the clients are Byzantine.
+
+    Parameters
+    ----------
+    clients : Clients, Federation, mapping or path
+        The clients' data: a `ct.Clients`; a `ct.Federation`, whose truth says which clients are Byzantine; a mapping
+        from names to `(x, y)`, or to `x` for the mean task; or a folder with a .csv, .parquet or .npz file per client.
+    task : str, Task or function, default "linear"
+        "linear", "logistic", "softmax" or "mean"; a `Task`; or a function from clients to one, such as `ct.module`
+        makes (which needs samples in PyTorch tensors, and a number for the option `step`).
+    clusters : int or "auto", default "auto"
+        k, or "auto" to find it (with the method "coterie", or with a start that asks the clients).
+    max_byzantine : float, default 0.05
+        Bound on the fraction of Byzantine clients; below the share of the smallest cluster.
+    method : str, Aggregator or Algorithm, default "coterie"
+        A registered name (`ct.registered("methods")` lists them), an aggregator, which makes Algorithm 1 with it, or an
+        algorithm.
+    seed : int, default 0
+        Everything random follows from it.
+    attack : Attack, optional
+        What the Byzantine clients of a federation's truth do; None: they answer by their own data.
+    intercept : bool, optional
+        Add a column of ones. By default for a mapping or a folder with a linear model that is named, and not for
+        `Clients` and `Federation`, whose columns are taken as they are.
+    target : str, default "y"
+        The target column of the files of a folder.
+    classes : int, optional
+        Number of classes of the softmax task; by default one more than the largest target.
+    dtype : "float32" or "float64", default "float32"
+        Precision of data that come from a mapping or a folder.
+    three_stage : mapping, optional
+        Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.
+    on_round : function, optional
+        Called after every round.
+    **options
+        Every other option of a method, by the names of the table `[algorithm]` of `coterie config`: `rounds`, `init`,
+        `step`, `trim`, …
+
+    Returns
+    -------
+    Result
+        Centres, labels, rounds, audit and metrics; the same numbers that `coterie run` stores.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> federation = ct.mixed_regression(0, clients=40, clusters=2, samples=50, dim=10, byzantine=0.1)
+    >>> result = ct.fit(federation, clusters=2, max_byzantine=0.1, attack=ct.attack("sign-flip"))
+    >>> result.centres.shape, round(result.metrics["ari"], 2)
+    ((2, 10), 1.0)
+    """
+    seed = whole_number("seed", seed, 0)
+    federation, added = as_federation(clients, task, target, intercept, dtype)
+    found, task_name, classes = as_task(task, federation.clients, classes)
+    if not hasattr(found, "accuracies"):
+        federation = without_test(federation)
+    chosen = _method(method, options, three_stage)
+    if not found.has_curvatures:
+        options.setdefault("init", "fresh" if hasattr(found, "fresh") else "spectral")
+    bounds = {"clusters": "auto" if _is_auto(clusters) else "known", "max_byzantine": max_byzantine}
+    section: AlgorithmSection = _section(AlgorithmSection, {**bounds, **options})
+    stages: ThreeStageSection = _section(ThreeStageSection, dict(three_stage or {}), "three_stage.")
+    count = _cluster_count(clusters, chosen, section, federation.clients)
+    _check_truth(federation, found, chosen, section, stages, attack, count)
+    _check_task(found, federation.clients, task_name, section, stages)
+    rng = stream(seed, 0, "start")
+    found, example, origin = _example(found, count, rng)
+    setup = TrialSetup(
+        seed=seed,
+        trial=0,
+        options=section,
+        three_stage=stages,
+        clusters=count,
+        task=found,
+        truth=federation.truth,
+        is_byzantine=federation.is_byzantine,
+        attack=attack,
+        start=example,
+        origin=origin,
+    )
+    try:
+        with threadpool_limits(limits=1), np.errstate(all="ignore"):
+            if asks(section.init) or not chosen.finds_start:
+                setup = setup.started(str(as_numpy(example).dtype), rng)
+            result = run_method(chosen, setup, on_round=on_round)
+            _judge(result, setup)
+    except ValueError as error:  # options have no table here
+        raise ValueError(str(error).removeprefix("algorithm.")) from None
+    return Result(
+        chosen.name,
+        result.centres,
+        result.labels,
+        result.rounds,
+        result.audit,
+        result.metrics,
+        federation.clients.names,
+        found,
+        task_name,
+        classes,
+        added,
+    )
+
+
+def _is_auto(clusters: Any) -> bool:
+    return isinstance(clusters, str) and clusters == "auto"
+
+
+def _method(method: Any, options: Mapping[str, Any], three_stage: Mapping[str, Any] | None) -> Method:
+    """The record of the method; options that it would ignore are refused."""
+    if isinstance(method, str):
+        found: Method = named(METHODS, method)
+        if three_stage and found.name != "three-stage":
+            raise ValueError(f"three_stage: is for the method three-stage, got {found.name}")
+        return found
+    if three_stage:
+        raise ValueError("three_stage: is for the method three-stage")
+    if hasattr(method, "initial_state") and hasattr(method, "step"):
+        for name in options:
+            if name in AlgorithmSection.model_fields and name not in START_OPTIONS:
+                raise ValueError(f"{name}: is an option of named methods; an algorithm has its own")
+        return _algorithm_method(method)
+    if not callable(method):
+        raise ValueError(f"method must be a name, an Aggregator or an Algorithm, got {type(method).__name__}")
+    if "before" in options:
+        raise ValueError("before: is an option of named methods; use NearestNeighbourMixing or Bucketing")
+    return custom_method(repr(method) if isinstance(method, Aggregator) else method.__name__, method)
+
+
+def _algorithm_method(algorithm: Any) -> Method:
+    """An algorithm as a method; an adversary knows its rule, if it has one."""
+    descent = algorithm.descent if isinstance(algorithm, ThreeStage) else algorithm
+    rule = getattr(getattr(descent, "server", None), "aggregate", median)
+    return Method(
+        type(algorithm).__name__,
+        "an algorithm of one's own",
+        rule=lambda setting: rule,
+        build=lambda setting, rule: algorithm,
+        takes_step_before=False,
+        finds_start=getattr(algorithm, "init", None) is not None,
+    )
+
+
+def _section(section: Any, values: dict[str, Any], prefix: str = "") -> Any:
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    if isinstance(plain.get("init"), Path):
+        plain["init"] = str(plain["init"])
+    try:
+        return section.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] != "extra_forbidden":
+            raise ValueError(prefix + explain(error, section)) from None
+        name, known = str(first["loc"][0]), [*section.model_fields]
+        if not prefix:
+            known += [name for name, one in inspect.signature(fit).parameters.items() if one.kind != one.VAR_KEYWORD]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{prefix}{name}: unknown option{hint}") from None
+
+
+def _cluster_count(clusters: Any, method: Method, options: AlgorithmSection, clients: Clients) -> int:
+    """How many centres there are at first: k, or 1 where the number is to be found or of no matter."""
+    if not _is_auto(clusters):
+        whole = isinstance(clusters, int | np.integer) and not isinstance(clusters, bool)
+        if not whole or not 1 <= clusters <= clients.count:
+            raise ValueError(
+                f'clusters must be "auto" or a whole number from 1 to the number of clients ({clients.count}), '
+                f"got {clusters!r}"
+            )
+        return int(clusters)
+    if method.immediate or method.one_centre:
+        return 1
+    if not (method.finds_start or asks(options.init)):
+        raise ValueError('clusters: "auto" needs the method "coterie" or a start that asks, such as init="spectral"')
+    if clients.sizes.min() < 2:
+        raise ValueError('clusters: "auto" needs at least 2 samples per client, the smallest has 1')
+    return 1
+
+
+def _check_truth(
+    federation: Federation,
+    task: Task,
+    method: Method,
+    options: AlgorithmSection,
+    stages: ThreeStageSection,
+    attack: Attack | None,
+    clusters: int,
+) -> None:
+    """Whether what needs the truth has it, and whether it fits the task."""
+    truth = federation.truth
+    if attack is not None and not isinstance(attack, Attack):
+        raise ValueError(f"attack must be None or made by ct.attack, got {attack!r}")
+    if truth is not None and truth.centres.shape[1] not in (0, task.dim):
+        raise ValueError(
+            f"clients: the centres of the truth must have {task.dim} columns, as those of the task, or none, "
+            f"got {truth.centres.shape[1]}"
+        )
+    if attack is not None and truth is None:
+        raise ValueError("attack: needs a Federation whose truth says which clients are Byzantine")
+    if method.needs_truth and truth is None:
+        raise ValueError(f"method: {method.name} needs a Federation with a truth")
+    if stages.first == "truth" and truth is None:
+        raise ValueError("three_stage.first: truth needs a Federation with a truth")
+    if not is_file(options.init) and STARTS[options.init].needs_truth:
+        if truth is None or not truth.centres.shape[1]:
+            raise ValueError(f"init: {options.init} needs a Federation whose truth has centres")
+        if clusters != len(truth.centres):
+            raise ValueError(
+                f"init: {options.init} has the {len(truth.centres)} centres of the truth, and clusters is {clusters}"
+            )
+
+
+def _check_task(
+    task: Task, clients: Clients, name: str | None, options: AlgorithmSection, stages: ThreeStageSection
+) -> None:
+    """Whether the options fit the task and its samples."""
+    start = None if is_file(options.init) else STARTS[options.init]
+    if not task.has_curvatures and options.step == "auto":
+        raise ValueError("step must be a number: this task has no curvature to judge it by")
+    if start is not None and start.for_modules and not hasattr(task, "fresh"):
+        raise ValueError(f"init: {start.name} is a module's start; use spectral, bernoulli or gaussian")
+    if stages.erm == "float32-inverse" and name != "linear":
+        raise ValueError("three_stage.erm: float32-inverse is for the task linear")
+    fewest = int(clients.sizes.min())
+    if options.resample and fewest < 2 * options.rounds:
+        raise ValueError(
+            f"resample: needs at least 2*rounds = {2 * options.rounds} samples per client, the smallest has {fewest}"
+        )
+
+
+def _example(task: Any, clusters: int, rng: np.random.Generator) -> tuple[Any, Array, Array | None]:
+    """The task, the kind of its (k, d) centres, and where gradients are asked for: for a module fresh ones."""
+    if not hasattr(task, "fresh"):
+        return task, like(np.zeros((clusters, task.dim)), task.clients.features), None
+    modules = [task.fresh(rng) for _ in range(clusters)]
+    example = namespace(modules[0]).stack(modules)
+    return replace(task, origin=example[0]), example, example[:1]
+
+
+def _judge(result: MethodResult, setup: TrialSetup) -> None:
+    """With true centres, the distances relative to the oracle's."""
+    if setup.truth is not None and setup.truth.centres.shape[1]:
+        compare(result, run_method(METHODS["oracle"], setup, False), setup.truth)
+
+
+def registered(kind: Literal["methods", "attacks", "targets", "starts", "tasks"]) -> dict[str, str]:
+    """The registered names of a kind, each with a line that says what it is.
+
+    Parameters
+    ----------
+    kind : "methods", "attacks", "targets", "starts" or "tasks"
+        For the parameters `method`, `attack`, `init` and `task` of `ct.fit`; "targets" is for `ct.attack`.
+
+    Returns
+    -------
+    dict
+        From names to lines; what other packages bring comes last.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> sorted(ct.registered("tasks"))
+    ['linear', 'logistic', 'mean', 'softmax']
+    """
+    registries: dict[str, Any] = {
+        "methods": METHODS,
+        "attacks": ATTACKS,
+        "targets": ATTACK_TARGETS,
+        "starts": STARTS,
+        "tasks": TASKS,
+    }
+    if kind not in registries:
+        raise ValueError(f'kind must be one of {", ".join(registries)}, got "{kind}"')
+    return {record.name: record.summary for record in registries[kind]}
