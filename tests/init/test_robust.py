@@ -11,7 +11,7 @@ from coterie._src.experiments import read_config
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters
 from coterie._src.init.asking import Find
-from coterie._src.init.robust import clipped, leading_directions, plausible
+from coterie._src.init.robust import clipped, leading_directions, without_outliers
 from coterie._src.metrics import adjusted_rand_index, matched_distance
 
 SHARE = 0.1
@@ -103,18 +103,18 @@ def test_byzantine_clients_may_be_nearly_half() -> None:
 def test_copies_of_one_point_are_one_point() -> None:
     rng = np.random.default_rng(1)
     points, _ = cloud(rng)
-    inside, left = plausible(np.concatenate([points, np.tile(points[:1], (12, 1))]), 0.1, outliers_count=True)
+    inside, left = without_outliers(np.concatenate([points, np.tile(points[:1], (12, 1))]), 0.1, outliers_count=True)
     assert len(inside) == len(points)
     assert int(left * len(inside)) == 1  # of thirteen that may be Byzantine twelve are gone
 
 
 def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     points = np.concatenate([np.eye(18), 50.0 * np.eye(18)[:2]])
-    inside, left = plausible(points, 0.1, outliers_count=True)
+    inside, left = without_outliers(points, 0.1, outliers_count=True)
     assert np.array_equal(inside, np.eye(18))
     assert left == 0.0
-    assert int(plausible(points, 0.1, outliers_count=False)[1] * 18) == 2
-    inside, left = plausible(points, 0.2, outliers_count=True)
+    assert int(without_outliers(points, 0.1, outliers_count=False)[1] * 18) == 2
+    inside, left = without_outliers(points, 0.2, outliers_count=True)
     assert len(inside) == 18
     assert int(left * 18) == 2  # two of the four are still to be found
 
@@ -155,7 +155,7 @@ def test_clients_so_precise_that_they_agree_are_no_copies() -> None:
     for start in (spectral, balls, erm):
         found = start(points, 2, 0.05, rng)
         assert matched_distance(found, np.stack([np.zeros(20), centre])) < 0.7
-    inside, _ = plausible(np.tile(points[:1], (5, 1)), 0.4, outliers_count=True, least=3)
+    inside, _ = without_outliers(np.tile(points[:1], (5, 1)), 0.4, outliers_count=True, fewest=3)
     assert len(inside) == 5  # fewer would not do
 
 
