@@ -6,7 +6,7 @@ from coterie._src.experiments import Config, TrialResult, read_config, run_trial
 
 SMALL = [
     "problem.clusters=2", "problem.clients=24", "problem.samples=15", "problem.dim=6", "problem.byzantine=0.1",
-    "algorithm.rounds=12", "run.trials=3",
+    "algorithm.rounds=12", "run.trials=3", "run.workers=1",
 ]  # fmt: skip
 
 

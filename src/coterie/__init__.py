@@ -10,16 +10,14 @@ version. A public name that goes keeps working for one version, with a Deprecati
 nothing heavy; a name is loaded when it is first used.
 """
 
-from __future__ import annotations
+import importlib as _importlib
+import typing as _typing
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from coterie._src import deprecated
+from coterie._src import deprecated as _deprecated
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from coterie._src.aggregators import (
         Aggregator,
         Bucketing,
@@ -85,17 +83,17 @@ _ROOMS = {
     "tasks": ("Task", "module"),
 }  # fmt: skip
 
-deprecated.install()
+_deprecated.install()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     for room, names in _ROOMS.items():
         if name in names:
-            found = getattr(importlib.import_module(f"coterie._src.{room}"), name)
+            found = getattr(_importlib.import_module(f"coterie._src.{room}"), name)
             globals()[name] = found
             return found
-    if name in deprecated.MODULES:
-        return deprecated.old_module(name)
+    if name in _deprecated.MODULES:
+        return _deprecated.old_module(name)
     raise AttributeError(f"module 'coterie' has no attribute {name!r}")
 
 

@@ -60,9 +60,14 @@ class Aggregator(ABC):
     Two rules with the same options are equal, and `repr` shows the options. A new rule implements `aggregate`; a rule
     that takes weights sets `takes_weights`, and a rule with memory sets `has_memory` and implements `update`.
 
-    >>> from coterie import TrimmedMean
-    >>> TrimmedMean(0.25)(np.array([[1.0], [2.0], [4.0], [99.0]]))
-    array([3.])
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> class Midrange(ct.Aggregator):
+    ...     def aggregate(self, updates):
+    ...         return (updates.min(axis=0) + updates.max(axis=0)) / 2
+    >>> Midrange()(np.array([[1.0], [2.0], [4.0]]))
+    array([2.5])
     """
 
     takes_weights: ClassVar[bool] = False

@@ -31,6 +31,16 @@ class Attack:
         farthest, found in every round by a line search (the optimised attacks of Allouah et al.,
         Fixing by mixing, 2023).
     sleep : the number of first rounds in which the Byzantine clients send honest replies from their own data.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> def backwards(view, scale=1.0):
+    ...     return view.claimed, -scale * view.updates[view.is_byzantine]
+    >>> federation = ct.mixed_regression(0, clients=20, clusters=2, samples=40, dim=5, byzantine=0.1)
+    >>> attacked = ct.fit(federation, clusters=2, method="ifca", attack=ct.Attack(backwards, scale=100.0), rounds=9)
+    >>> attacked.metrics["oracle_ratio"] > 10  # the mean is not robust
+    True
     """
 
     payload: Payload | Callable[..., Any]

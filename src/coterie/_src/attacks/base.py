@@ -106,6 +106,14 @@ class Payload:
         they choose their cluster; None: the broadcast centres.
     arena : the attacks of the arena that use it.
     aliases : older names.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> def backwards(view, scale=1.0):
+    ...     return view.claimed, -scale * view.updates[view.is_byzantine]
+    >>> ct.Attack(ct.Payload("backwards", "their own updates, reversed", backwards, published_scale=1.0))
+    Attack(payload=<payload backwards>, target=<target own>, scale=None, sleep=0)
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,11 +29,19 @@ class Block(NamedTuple):
 class Clients:
     """The private samples of m clients, one after the other in two flat arrays.
 
-    features: (N, d), N = Σ n_i; for mean estimation these are the samples themselves. Whole numbers become float64.
-    targets: (N,) or None.
-    sizes: (m,), n_i ≥ 1, the number of samples of each client.
-    names: one name per client, for reports ("0", "1", … by default).
+    Parameters
+    ----------
+    features : array or tensor of shape (N, d)
+        N = Σ n_i; for mean estimation these are the samples themselves. Whole numbers become float64.
+    targets : array or tensor of shape (N,), or None
+        What to predict; None for mean estimation.
+    sizes : array of shape (m,)
+        n_i ≥ 1, the number of samples of each client.
+    names : tuple of str, optional
+        One name per client, for reports; "0", "1", … by default.
 
+    Examples
+    --------
     >>> Clients(np.zeros((5, 3)), np.zeros(5), np.array([2, 3])).count
     2
     """
@@ -139,8 +148,20 @@ class Clients:
 class Truth:
     """What nobody in the federation knows; only evaluation, attacks and the oracle may look.
 
-    centres: (k, d), θ*_j, or (k, 0) where there is no true parameter. labels: (m,), the true cluster, -1 for a
-    Byzantine client. test: samples of each cluster that no client has, as those of k clients.
+    Parameters
+    ----------
+    centres : array of shape (k, d)
+        θ*_j; (k, 0) where there are no true parameters.
+    labels : array of shape (m,)
+        The true cluster of every client, -1 for a Byzantine one.
+    test : Clients, optional
+        Samples of each cluster that no client has, as those of k clients, for the test accuracy of modules.
+
+    Examples
+    --------
+    >>> truth = Truth(np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([0, 1, -1]))
+    >>> truth.is_byzantine.tolist(), truth.separation
+    ([False, False, True], 5.0)
     """
 
     centres: Array
@@ -151,6 +172,12 @@ class Truth:
     def is_byzantine(self) -> Bools:
         """(m,), True where the client is Byzantine."""
         return self.labels < 0
+
+    @property
+    def byzantine(self) -> Bools:
+        """The old name of `is_byzantine`, until version 0.2."""
+        warnings.warn("Truth.byzantine is now called is_byzantine", DeprecationWarning, stacklevel=2)
+        return self.is_byzantine
 
     @property
     def separation(self) -> float:
@@ -165,7 +192,21 @@ class Truth:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients and, where it is known, the truth about them."""
+    """Clients and, where it is known, the truth about them.
+
+    Parameters
+    ----------
+    clients : Clients
+        Their samples.
+    truth : Truth, optional
+        Which clients are Byzantine, the clusters of the others, and the true centres.
+
+    Examples
+    --------
+    >>> clients = Clients(np.zeros((5, 3)), np.zeros(5), np.array([2, 3]))
+    >>> Federation(clients, Truth(np.zeros((1, 3)), np.array([0, -1]))).is_byzantine.tolist()
+    [False, True]
+    """
 
     clients: Clients
     truth: Truth | None = None

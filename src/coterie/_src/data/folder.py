@@ -36,11 +36,34 @@ def read_folder(
 
     Parameters
     ----------
-    target : the column to predict; None: all columns are samples (mean estimation).
-    columns : the feature columns, in this order; other columns are not read. Empty: all files must have the same
-        columns, and all but the target are features, in the order of the first file.
-    offset, scale : a feature becomes (feature − offset)/scale; empty: unchanged.
-    intercept : whether to add a column of ones.
+    path : str or Path
+        The folder, or the file of one client.
+    target : str or None, default "y"
+        The column to predict; None: all columns are samples (mean estimation).
+    columns : sequence of str, optional
+        The features, in this order; other columns are not read. By default all files have the same columns, and
+        all but the target are features, in the order of the first file.
+    offset, scale : sequence of float, optional
+        A feature becomes (feature − offset)/scale; a number for each. By default unchanged.
+    intercept : bool, default False
+        Add a column of ones.
+    dtype : data type, default float32
+        Of features and targets.
+
+    Returns
+    -------
+    Clients
+        In the order of their names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = (Path(folder.name) / "oslo.csv").write_text("age,y\\n40,1\\n50,2\\n")
+    >>> clients = read_folder(folder.name)
+    >>> clients.names, clients.features.tolist(), clients.targets.tolist()
+    (('oslo',), [[40.0], [50.0]], [1.0, 2.0])
+    >>> folder.cleanup()
     """
     files = _files(Path(path))
     names = [file.stem for file in files]

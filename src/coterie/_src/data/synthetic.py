@@ -140,8 +140,37 @@ def mixed_regression(
     y = ⟨x, θ*_j⟩ + ε with x ~ N(0, I_d), ε ~ N(0, σ²) and θ*_j ~ Bernoulli(½)^d rescaled to norm 1.
     The data of each of the round(α·m) Byzantine clients come from other coefficients, of norm 3.
 
-    >>> mixed_regression(np.random.default_rng(0), clients=8, clusters=2, dim=3).clients.count
-    8
+    Parameters
+    ----------
+    rng : Generator or int
+        What everything is drawn from, or a seed.
+    clients : int, default 200
+        m, Byzantine ones included.
+    clusters : int, default 5
+        k.
+    samples : int, range or sequence, default 100
+        n_i: one number for all clients, a range to draw from, or one number for each.
+    dim : int, default 100
+        d, the dimension of a centre.
+    noise_variance : float, default 0.2
+        σ².
+    byzantine : float, default 0.05
+        α in [0, 1): round(α·m) clients are Byzantine; they come last.
+    shares : sequence of float, optional
+        The share of the honest clients in each cluster; by default all the same.
+    dtype : data type, default float32
+        Of samples, targets and true centres.
+
+    Returns
+    -------
+    Federation
+        The clients, and the truth about them.
+
+    Examples
+    --------
+    >>> federation = mixed_regression(0, clients=8, clusters=2, dim=3, byzantine=0.25)
+    >>> federation.clients.count, federation.truth.labels.tolist()
+    (8, [0, 0, 0, 1, 1, 1, -1, -1])
     """
     rng, scale = default_rng(rng), _noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
@@ -168,7 +197,39 @@ def gaussian_means(
     shares: Sequence[float] | None = None,
     dtype: DTypeLike = np.float32,
 ) -> Federation:
-    """Mean estimation (Section 3): z ~ N(θ*_j, σ² I_d), parameters as in `mixed_regression`."""
+    """Mean estimation (Section 3): z ~ N(θ*_j, σ² I_d), parameters as in `mixed_regression`.
+
+    Parameters
+    ----------
+    rng : Generator or int
+        What everything is drawn from, or a seed.
+    clients : int, default 200
+        m, Byzantine ones included.
+    clusters : int, default 5
+        k.
+    samples : int, range or sequence, default 100
+        n_i: one number for all clients, a range to draw from, or one number for each.
+    dim : int, default 100
+        d, the dimension of a centre.
+    noise_variance : float, default 0.2
+        σ².
+    byzantine : float, default 0.05
+        α in [0, 1): round(α·m) clients are Byzantine; they come last.
+    shares : sequence of float, optional
+        The share of the honest clients in each cluster; by default all the same.
+    dtype : data type, default float32
+        Of samples, targets and true centres.
+
+    Returns
+    -------
+    Federation
+        The clients, and the truth about them.
+
+    Examples
+    --------
+    >>> gaussian_means(0, clients=8, clusters=2, samples=5, dim=3).clients.features.shape
+    (40, 3)
+    """
     rng, scale = default_rng(rng), _noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     return _means(lambda mean, size: mean + scale * rng.standard_normal((size, dim)), layout, dtype)

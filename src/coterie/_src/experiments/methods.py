@@ -197,6 +197,15 @@ class Method:
     immediate : whether it has no rounds.
     clusters_clients : whether it assigns the clients to clusters.
     finds_start : whether it computes its own first centres from answers of the clients.
+    aliases : older names.
+
+    Examples
+    --------
+    A package offers it by an entry point of the group `coterie.methods`; see docs/extending.md.
+
+    >>> import coterie as ct
+    >>> ct.Method("brifca-bulyan", "Algorithm 1 with a rule of one's own", rule=lambda setting: ct.Median()).name
+    'brifca-bulyan'
     """
 
     name: str

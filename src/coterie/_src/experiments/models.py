@@ -25,11 +25,26 @@ from coterie._src.tasks.linear import least_squares
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
     """The cluster models in the folder of `coterie run --out FOLDER`, or of a federation.
 
-    method: the method; None for the first of the run. trial: the trial; a federation has only trial 0.
+    Parameters
+    ----------
+    folder : str or Path
+        Where the results are.
+    method : str, optional
+        The method; by default the first of the run.
+    trial : int, default 0
+        The trial; a federation has only trial 0.
 
-        models = coterie.load("runs/digits")
-        models.assign(x, y)      # which cluster is this client's?
-        models.predict(new_x)    # by the model of that cluster
+    Returns
+    -------
+    Models
+        With `assign(x, y)`, `predict(x)`, `centres` and, for networks, `module(cluster)`.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> models = ct.load("runs/digits")  # doctest: +SKIP
+    >>> models.assign(x, y)  # which cluster is this client's?  # doctest: +SKIP
+    >>> models.predict(new_x)  # by the model of that cluster  # doctest: +SKIP
     """
     path = Path(folder)
     config = read_config(path / "config.toml")

@@ -60,11 +60,28 @@ def module(
 ) -> Callable[[Clients], NetworkTask]:
     """A task for any module: a function from clients to a `NetworkTask`.
 
-    build: makes the module; called once. shape: the shape of one sample as the module expects it; () for flat features.
-    training: None if clients send gradients (IFCA's gradient averaging), or their local training (its model averaging).
     A module with buffers, such as the running means of batch norm, is refused: buffers are no parameters, and all
     clusters would share them.
 
+    Parameters
+    ----------
+    build : function
+        Makes the `torch.nn.Module`; called once.
+    loss : function
+        From the outputs of the module and the targets to one loss per sample, such as
+        `nn.CrossEntropyLoss(reduction="none")`.
+    shape : tuple of int, optional
+        The shape of one sample as the module expects it; () for flat features.
+    training : LocalTraining, optional
+        None if clients send gradients (IFCA's gradient averaging), or their local training (its model averaging).
+
+    Returns
+    -------
+    function
+        From clients to the task, for the parameter `task` of `ct.fit`.
+
+    Examples
+    --------
     >>> task = module(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"))
     >>> task(Clients(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), np.array([2, 2]))).dim
     8

@@ -32,13 +32,28 @@ MODULES = {
 
 
 def old_module(name: str) -> ModuleType:
-    """A module by its old name, such as `simulate`, with a warning."""
+    """A module by its old name, such as `simulate`, with a warning at the caller of the caller."""
+    _warn(name, stacklevel=4)
+    return _filled(ModuleType(f"coterie.{name}"), name)
+
+
+def _warn(name: str, stacklevel: int) -> None:
     warnings.warn(
         f"coterie.{name} is private from version {REMOVED_IN} on; use the names of coterie.__all__",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=stacklevel,
     )
-    return importlib.import_module(f"coterie._src.{MODULES[name]}")
+
+
+def _filled(module: ModuleType, name: str) -> ModuleType:
+    """The module with the names of the one that is now private, and with those that are gone from it."""
+    from coterie._src.deprecated.names import old_names
+
+    private = importlib.import_module(f"coterie._src.{MODULES[name]}")
+    names = {key: value for key, value in vars(private).items() if not key.startswith("__")}
+    vars(module).update({**names, **old_names(name), "__doc__": private.__doc__})
+    vars(module)["__getattr__"] = lambda key: getattr(private, key)  # what is loaded when somebody asks for it
+    return module
 
 
 class OldModules:
@@ -56,8 +71,9 @@ class OldModules:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         """Give it the names of the module that is now private."""
-        names = vars(old_module(module.__name__.rpartition(".")[2]))
-        vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
+        name = module.__name__.rpartition(".")[2]
+        _warn(name, stacklevel=3)
+        _filled(module, name)
 
 
 def install() -> None:
