@@ -112,8 +112,8 @@ def agreement(labels: Ints, truth: Truth) -> Metrics:
 def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, known: Metrics | None = None) -> Metrics:
     """The metrics dist, matched_dist, ari, misclustered and clusters (the number of centres).
 
-    ari and misclustered are over the honest clients without those that are in no cluster (label -1). A single centre is
-    compared with every true centre. Distances are NaN where there are no true centres.
+    ari and misclustered are those of `agreement`. A single centre is compared with every true centre. Distances are NaN
+    where there are no true centres.
     local: whether there is one model per client. Then only the distances are defined, over the honest clients: dist to
     the nearest true centre, matched_dist to that of the client's own cluster.
     known: `agreement` of these labels, if it is known.

@@ -37,10 +37,12 @@ def number(value: float, digits: int) -> str:
 
 def shown(summary: Summary) -> Sequence[str]:
     """The metrics that get a column: those that some method has; the loss only where the truth is unknown."""
-    return _worth([m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())])
+    return _without_needless_loss(
+        [m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())]
+    )
 
 
-def _worth(having: Sequence[str]) -> list[str]:
+def _without_needless_loss(having: Sequence[str]) -> list[str]:
     return [m for m in having if m != "loss" or not {"dist", "accuracy"} & set(having)]
 
 
@@ -104,7 +106,7 @@ def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Ta
         return table
     names = [n for n in rows[0] if n not in METRICS.names and n.removesuffix("_se") not in METRICS.names]
     having = [m for m in COLUMNS if m not in ("rounds", "seconds") and any(_is_number(r.get(m)) for r in rows)]
-    metrics = _worth(having)
+    metrics = _without_needless_loss(having)
     for name in names:
         table.add_column(name.split(".")[-1], no_wrap=name == "method")
     for metric in metrics:

@@ -168,16 +168,16 @@ def play(
         yield Round(state, None)
     for _ in range(state.round, algorithm.rounds):
         state, info = algorithm.step(state, network, rng)
-        played = Round(state, info)
-        yield played
-        if done(algorithm, played):
+        current = Round(state, info)
+        yield current
+        if done(algorithm, current):
             return
 
 
-def done(algorithm: Algorithm, played: Round) -> bool:
+def done(algorithm: Algorithm, current: Round) -> bool:
     """Whether this was the last round."""
-    converged = played.info is not None and played.info.converged
-    return converged or played.state.round >= algorithm.rounds
+    converged = current.info is not None and current.info.converged
+    return converged or current.state.round >= algorithm.rounds
 
 
 def choices(task: Task, state: State) -> Ints:

@@ -19,7 +19,7 @@ MIXED_COLUMNS = 1 << 13
 
 @dataclass(frozen=True)
 class Preaggregation(Aggregator):
-    """A rule on prepared rows. It remembers what the rule remembers."""
+    """A rule applied to transformed rows; its memory is that of the rule."""
 
     rule: Aggregator
 
@@ -32,7 +32,7 @@ class Preaggregation(Aggregator):
 
     @abstractmethod
     def prepare(self, updates: Array) -> Array:
-        """(rows, d) -> (other rows, d)."""
+        """(rows, d) -> (transformed rows, d)."""
 
     def aggregate(self, updates: Array) -> Array:
         return self.rule(self.prepare(updates))

@@ -100,10 +100,10 @@ def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
     copies = []
     for j in range(clusters):
         if 4 * j % clusters == 0:
-            turned = np.rot90(images, 4 * j // clusters, axes=(1, 2))
+            rotated_images = np.rot90(images, 4 * j // clusters, axes=(1, 2))
         else:
-            turned = rotate(images, 360.0 * j / clusters, axes=(2, 1), reshape=False, order=1)
-        copies.append(Labelled(np.ascontiguousarray(turned), labels))
+            rotated_images = rotate(images, 360.0 * j / clusters, axes=(2, 1), reshape=False, order=1)
+        copies.append(Labelled(np.ascontiguousarray(rotated_images), labels))
     return copies
 
 

@@ -110,7 +110,7 @@ class AttackSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_name(cls, raw: Any) -> Any:
+    def _normalise_scale(cls, raw: Any) -> Any:
         """Replace the published strength by `auto`, so that equal settings have the same key in a database."""
         if not isinstance(raw, dict) or raw.get("scale", "auto") in ("auto", "worst"):
             return raw
@@ -152,7 +152,7 @@ class Config(Section):
     run: RunSection = Field(default_factory=RunSection)  # other packages may bring methods: not at the import
 
     @model_validator(mode="after")
-    def _enough_samples(self) -> Config:
+    def _check_sample_counts(self) -> Config:
         if isinstance(self.problem, Synthetic):
             counts = self.problem.sample_counts
             fewest = counts[0] if isinstance(counts, range) else min(counts)
@@ -168,7 +168,7 @@ class Config(Section):
             raise ValueError(f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, {found}")
 
     @model_validator(mode="after")
-    def _knows_the_truth(self) -> Config:
+    def _check_truth(self) -> Config:
         init = self.algorithm.init
         if not self.problem.has_truth:
             if not is_file(init) and STARTS[init].needs_truth:
@@ -183,7 +183,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _fits_the_model(self) -> Config:
+    def _check_model(self) -> Config:
         """Check the options that depend on the model: a network has no curvature and no true parameters."""
         algorithm, network = self.algorithm, not self.problem.has_parameters
         start = None if is_file(algorithm.init) else STARTS[algorithm.init]

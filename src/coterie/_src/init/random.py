@@ -28,7 +28,7 @@ def gaussian(clusters: int, dim: int, rng: Generator) -> Floats:
 def warm(truth: Truth, closeness: float, rng: Generator) -> Floats:
     """(k, d): each true centre moved by closeness·Δ in a random direction.
 
-    What the theorems assume: ‖θ_j⁽⁰⁾ − θ*_j‖ ≤ ¼ √(λ_F/L_F) Δ, with Δ the smallest distance between two true centres.
+    The theorems assume ‖θ_j⁽⁰⁾ − θ*_j‖ ≤ ¼ √(λ_F/L_F) Δ, with Δ the smallest distance between two true centres.
     With one cluster Δ is 1.
     """
     centres = as_numpy(truth.centres).astype(np.float64)
@@ -44,8 +44,8 @@ def from_file(path: str | Path, clusters: int, dim: int) -> Floats:
 
     From a `.safetensors` file the tensor `centres` is read, or NAME if the path ends in #NAME.
     """
-    place, _, wanted = str(path).rpartition("#") if ".safetensors#" in str(path) else (str(path), "", "centres")
-    file = Path(place)
+    name, _, wanted = str(path).rpartition("#") if ".safetensors#" in str(path) else (str(path), "", "centres")
+    file = Path(name)
     if not file.is_file():
         raise ValueError(f"{file}: no such file of centres")
     try:

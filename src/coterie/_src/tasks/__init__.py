@@ -78,7 +78,7 @@ TASKS: Registry[TaskRecord] = Registry(
 
 
 def __getattr__(name: str) -> Any:
-    """`module` needs PyTorch, which is an extra and is loaded when somebody asks for it."""
+    """`module` needs PyTorch, which is an extra and is imported on first use."""
     if name == "module":
         from coterie._src.tasks.torch_module import module
 

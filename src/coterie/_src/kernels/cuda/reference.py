@@ -14,11 +14,11 @@ from torch import Tensor
 from coterie._src.kernels.order_statistics import mean_between_ranks
 
 CHOOSES, NOWHERE = -1, -2
-"""In the place of a fixed label: the client chooses its cluster itself, or counts in no cluster."""
+"""Values of `fixed` that are no label: the client chooses its cluster itself, or is in no cluster."""
 
 Ranks = tuple[float | None, int | None]
 """(trim, over) of a mean of order statistics. trim: the fraction cut off at each end, None for the median. over: the
-number of clients to divide the sum by in place of the rows that are left, or None."""
+number of clients to divide the sum by instead of the number of remaining rows, or None."""
 
 
 def respond(

@@ -1,7 +1,7 @@
 // The label, loss and gradient of every client for the centres of every method, by one pass over its samples.
 // `lanes` is the number of methods, a cell one centre of one method. Constants: D columns, ROWS of a tile, BUFFERS for
 // tiles, W numbers per read, THREADS of a block, BLOCKS per processor, MARGIN and ROUNDING of the bounds, and CHOOSES
-// and NOWHERE, which stand in `fixed` where the server has fixed no label, and where a client counts in no cluster.
+// and NOWHERE, the values of `fixed` where the server has fixed no label, and where a client is in no cluster.
 
 #define ALL 0xffffffffu
 #define WARPS (THREADS / 32)
