@@ -11,8 +11,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from coterie._src.data import Federation, mixed_regression
 from coterie._src.init import warm
+from in_process import InProcessGrid
 from real_processes import end
-from small_federation import CLIENTS
+from small_federation import CLIENTS, app, centres_of, strategy
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,15 @@ def drawn() -> Federation:
 def start(drawn: Federation) -> np.ndarray:
     assert drawn.truth is not None
     return warm(drawn.truth, 0.2, np.random.default_rng(1)).astype(np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(drawn: Federation, start: np.ndarray) -> None:
+    """Compile what a round needs before deadlines of fractions of a second count."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        centres_of(InProcessGrid(app(drawn), range(CLIENTS)), start, strategy(rounds=1, deadline=120.0))
 
 
 @pytest.fixture

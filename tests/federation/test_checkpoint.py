@@ -68,11 +68,6 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     assert found is not None
     assert (found.state.round, found.state.smallest_move, found.state.rounds_since) == (3, 0.5, 2)
     assert found.nodes == [3, None, 2**64 - 1]
-        3,
-        0.5,
-        2,
-        [3, None, 2**64 - 1],
-    )
     assert found.rng.integers(2**60) == np.random.default_rng(7).integers(2**60)
     (tmp_path / "state.safetensors").write_bytes(b"not a state")
     with pytest.raises(ValueError, match="is not the state of a federation"):
