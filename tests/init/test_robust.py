@@ -119,6 +119,13 @@ def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     assert int(left * 18) == 2  # two of the four are still to be found
 
 
+def test_never_half_of_what_is_left_may_still_be_trimmed() -> None:
+    points = np.concatenate([np.eye(6), 50.0 * np.eye(6)[:4]])
+    inside, left = without_outliers(points, 0.4, outliers_count=False)
+    assert len(inside) == 6
+    assert int(left * 6) == 2  # of the four that are allowed
+
+
 def test_the_densest_balls_are_the_same_some_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(0).standard_normal((50, 2))
     expected = densest_balls(points, 4, 0.1, np.random.default_rng(1))
