@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from coterie._src.aggregators import TrimmedMean, median
+from coterie._src.aggregators import TrimmedMean, floor_count, median
 from coterie._src.experiments import read_config
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters
@@ -123,7 +123,7 @@ def test_never_half_of_what_is_left_may_still_be_trimmed() -> None:
     points = np.concatenate([np.eye(6), 50.0 * np.eye(6)[:4]])
     inside, left = without_outliers(points, 0.4, outliers_count=False)
     assert len(inside) == 6
-    assert int(left * 6) == 2  # of the four that are allowed
+    assert floor_count(left, 6) == 2  # of the four that are allowed
 
 
 def test_the_densest_balls_are_the_same_some_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
