@@ -1,4 +1,4 @@
-"""What a first run costs: the CPU time of `coterie run --trials 1` with nothing compiled, and with everything compiled."""
+"""The CPU time of a first `coterie run --trials 1`: with nothing compiled, and with everything compiled."""
 
 from __future__ import annotations
 

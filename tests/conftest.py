@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+# Before NumPy and torch are loaded, and for the processes that tests start: small matrices are faster on one thread.
+# Threads wait for each other by spinning, which takes many times as long where other processes use the same cores.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

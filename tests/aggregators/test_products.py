@@ -45,9 +45,9 @@ def test_copies_are_found_where_they_are_half_of_all_rows() -> None:
     """Fourteen copies of one of fifteen: most rows have an equal one, so the median distance to the nearest is 0."""
     rng = np.random.default_rng(0)
     honest = rng.standard_normal((15, 20))
-    groups = copies(squared_distances(np.concatenate([honest, np.tile(honest[:1], (14, 1))])), most=15)
+    groups = copies(squared_distances(np.concatenate([honest, np.tile(honest[:1], (14, 1))])), 15)
     assert groups.tolist() == [*range(15), *[0] * 14]
-    all_equal = copies(squared_distances(np.tile(honest[:1], (9, 1))), most=4)
+    all_equal = copies(squared_distances(np.tile(honest[:1], (9, 1))), 4)
     assert len(set(all_equal.tolist())) == 9
     # the median is their point, and yet the others count: the result is near the mean of the fifteen
     found = SpectralFilter(14)(np.concatenate([honest, np.tile(honest[:1], (14, 1))]))
@@ -58,5 +58,5 @@ def test_copies_are_found_where_they_are_half_of_all_rows() -> None:
 def test_more_equal_rows_than_can_be_copies_are_honest(equal: int, groups: list[int]) -> None:
     """Five rows of which the second stands there `equal` times, with at most three of a kind."""
     points = np.array([0.0, 1.0, 2.0, 3.0, 4.0, *[1.0] * (equal - 1)])[:, None]
-    assert copies(squared_distances(points), most=3).tolist() == groups
-    assert copies_among(points, most=3).tolist() == groups
+    assert copies(squared_distances(points), 3).tolist() == groups
+    assert copies_among(points, 3).tolist() == groups

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from coterie._src.aggregators import SpectralFilter, median, per_cluster, products
 from coterie._src.aggregators.products import Dense, Tall, around
-from coterie._src.aggregators.spectral import MANY, _below, _kept, _reweighted, standing_out
+from coterie._src.aggregators.spectral import MANY, _capped, _kept, _reweighted, outlier_direction
 
 HONEST = 38
 Form = Literal["removal", "no-regret"]
@@ -178,8 +178,8 @@ def test_what_runs_on_a_gpu_keeps_the_same_rows(dim: int, shift: float) -> None:
         assert _kept(tensors, counts, 12, directions).tolist() == kept.tolist()
         turned = _reweighted(tensors, counts, 12, directions)
         np.testing.assert_allclose(turned, _reweighted(gram, counts, 12, directions), atol=1e-6)
-        along = standing_out(gram.centred(counts), 1)
-        other = standing_out(tensors.centred(counts), 1)
+        along = outlier_direction(gram.centred(counts), 1)
+        other = outlier_direction(tensors.centred(counts), 1)
         assert (along is None) == (other is None)
         if along is not None and other is not None:
             np.testing.assert_allclose(abs(float(other @ torch.from_numpy(along))), 1.0, atol=1e-6)
@@ -282,7 +282,7 @@ def test_weights_come_back_to_the_capped_simplex(weights: list[float], most: flo
     keeping, counts = np.array(weights), np.random.default_rng(seed).uniform(0.1, 1.0, len(weights))
     if most * counts[keeping > 1e-6].sum() <= 1.001 * counts.sum():
         return  # too few are left to carry the whole weight
-    found = _below(keeping, most, counts)
+    found = _capped(keeping, most, counts)
 
     def excess(factor: float) -> float:
         return float((counts * np.minimum(most, factor * keeping)).sum() - counts.sum())
@@ -294,10 +294,10 @@ def test_weights_come_back_to_the_capped_simplex(weights: list[float], most: flo
 def test_a_direction_that_is_noise_does_not_stand_out() -> None:
     rows = np.random.default_rng(8).standard_normal((30, 100))
     rows -= rows.mean(axis=0)
-    assert standing_out(Dense(rows @ rows.T), 7) is None
+    assert outlier_direction(Dense(rows @ rows.T), 7) is None
     rows[:8] += 3.0
     rows -= rows.mean(axis=0)
-    along = standing_out(Dense(rows @ rows.T), 7)
+    along = outlier_direction(Dense(rows @ rows.T), 7)
     assert along is not None
     assert len(set(np.sign(along[:8]))) == 1
 

@@ -224,7 +224,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("share", [0.2, 1.0])
-@pytest.mark.parametrize(("momentum", "clients"), [(0.0, 4), (0.9, 4), (0.0, 60)])
+@pytest.mark.parametrize(("momentum", "clients"), [(0.0, 4), (0.9, 4), (0.0, 20)])
 def test_a_round_is_torch_s_own_sgd(
     share: float, momentum: float, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +241,7 @@ def test_a_round_is_torch_s_own_sgd(
     sparse = [made for (what, _, _), (_, made) in found._kept.made.items() if what == "sparse"]
     assert all((made is not None) == (share < 0.3) for made in sparse)
     assert torch.get_num_threads() == 2  # as before
+    torch.set_num_threads(1)  # faster for what follows
     assert np.array_equal(answered.labels, found.losses(centres).argmin(dim=1).numpy())
     again = found.gradients(centres, answered.labels)
     torch.testing.assert_close(again, answered.updates, rtol=1e-4, atol=1e-6)
