@@ -78,9 +78,5 @@ def test_targets_that_are_no_classes_are_found(tmp_path: Path) -> None:
     problem = read_config(
         None, ["problem.kind=folder", f"problem.path={tmp_path}", "problem.task=logistic", "problem.clusters=1"]
     ).problem
-<<<<<<< HEAD
-    with pytest.raises(ValueError, match=r"target 0.5 is not a class from 0 to 1"):
-=======
     with pytest.raises(ValueError, match=r"target 0\.5 is not a class from 0 to 1"):
->>>>>>> tests2
         problem.check(problem.draw(np.random.default_rng(0)).clients, "cpu")
