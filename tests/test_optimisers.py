@@ -68,3 +68,28 @@ def test_plain_steps_remember_nothing() -> None:
     assert PlainSteps().update(gradients, np.array([True, False]), None) == (gradients, None)
     assert PlainSteps() == PlainSteps()
     assert Momentum(0.9) == Momentum() != Momentum(0.8)
+
+
+@pytest.mark.parametrize("optimiser", [Momentum(), Adam()])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_first_update_that_is_not_finite_leaves_no_trace(optimiser: Optimiser, bad: float) -> None:
+    everyone = np.array([True, True])
+    with np.errstate(invalid="ignore"):
+        along, moments = optimiser.update(np.array([[1.0, 2.0], [bad, 0.0]]), everyone, None)
+    assert moments is not None
+    assert np.isfinite(along[0]).all()
+    assert not np.asarray(moments.first[1]).any()
+    expected, _ = optimiser.update(np.ones((2, 2)), everyone, None)
+    later, _ = optimiser.update(np.ones((2, 2)), everyone, moments)
+    np.testing.assert_array_equal(later[1], expected[1])
+
+
+def test_adam_counts_only_rounds_with_a_finite_update() -> None:
+    gradients, everyone = np.array([[1.0, 2.0], [np.inf, 0.0]]), np.array([True, True])
+    with np.errstate(invalid="ignore"):
+        _, moments = Adam().update(gradients, everyone, None)
+    assert moments is not None
+    assert moments.rounds.tolist() == [1, 0]
+    _, later = Adam().update(np.ones((2, 2)), np.array([False, True]), moments)
+    assert later is not None
+    assert later.rounds.tolist() == [1, 1]

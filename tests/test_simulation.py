@@ -8,15 +8,15 @@ import pytest
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent
 from coterie._src.attacks import Attack, paper
-from coterie._src.attacks.payloads import garbage
+from coterie._src.attacks.payloads import constant, garbage
 from coterie._src.client import AssignmentCache
-from coterie._src.data import mixed_regression
+from coterie._src.data import gaussian_means, mixed_regression
 from coterie._src.init import bernoulli, warm
 from coterie._src.intake import Verdict
 from coterie._src.metrics import matched_distance
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play, stream
-from coterie._src.tasks import linear_regression
+from coterie._src.tasks import linear_regression, mean_estimation
 
 
 def test_streams_are_repeatable_and_apart() -> None:
@@ -120,3 +120,17 @@ def test_a_loss_that_is_infinite_is_the_largest_number_whoever_has_it() -> None:
         found = np.asarray(network.losses(centres).updates)
     assert np.all(found[:, 0] == np.finfo(np.float32).max)
     assert np.all(found[:, 1] < 100)
+
+
+def test_an_attack_does_not_write_into_what_a_task_keeps() -> None:
+    drawn = gaussian_means(0, clients=20, clusters=2, samples=10, dim=3, byzantine=0.2)
+    task = mean_estimation(drawn.clients)
+    before = np.array(task.minimisers())
+    network = SimulatedNetwork(task, drawn.is_byzantine, Attack(constant, scale=9.0), np.random.default_rng(0))
+    replies = network.minimisers(np.zeros((1, 3), dtype=np.float32), 0.0)
+    assert np.all(np.asarray(replies.updates)[drawn.is_byzantine] == 9.0)
+    assert np.array_equal(np.asarray(replies.updates)[~drawn.is_byzantine], before[~drawn.is_byzantine])
+    assert np.array_equal(task.minimisers(), before)
+    sizes = drawn.clients.sizes.copy()
+    network.sizes()
+    assert np.array_equal(drawn.clients.sizes, sizes)

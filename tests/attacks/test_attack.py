@@ -21,6 +21,7 @@ from coterie._src.attacks import (
     paper,
     smallest,
 )
+from coterie._src.attacks.attack import COARSE, FINE
 from coterie._src.attacks.payloads import constant, data_poisoning, garbage
 from coterie._src.data import Clients, mixed_regression
 from coterie._src.intake import Verdict, admit
@@ -64,6 +65,22 @@ def test_a_search_sends_what_it_measured_and_other_rounds_other_noise(view: View
     worst = Attack(noisy_alie, smallest, scale="worst")
     first, second = worst(view), worst(view)
     assert not np.array_equal(first.updates, second.updates)
+
+
+def test_a_search_compares_strengths_on_the_same_noise(view: View) -> None:
+    """What is sent is the forgery that was measured: that of one of the tried strengths, from the same random state."""
+    attack = Attack(noisy_alie, own, scale="worst")
+    sent = attack(view._replace(rng=np.random.default_rng(4))).updates
+    rng = np.random.default_rng(4)
+    noisy_alie(view._replace(rng=rng))  # at its published strength, to see of what kind it is
+    state = rng.bit_generator.state
+
+    def forged(scale: float) -> np.ndarray:
+        rng.bit_generator.state = state
+        return np.asarray(noisy_alie(view._replace(rng=rng), scale).updates)
+
+    tried = [*COARSE, *(coarse * fine for coarse in COARSE for fine in FINE)]
+    assert any(np.array_equal(sent, forged(scale)) for scale in tried)
 
 
 def test_a_sleeper_answers_by_its_own_data_first(view: View) -> None:

@@ -12,6 +12,9 @@ def test_targets(view: View) -> None:
     own_at_three = view.task.losses(3 * view.centres).argmin(axis=1)
     labels = Attack(paper)(view).labels  # the paper's clients work on 3·θ throughout
     assert np.array_equal(labels, own_at_three)
+    own_at_minus_one = view.task.losses(-view.centres).argmin(axis=1)
+    assert not np.array_equal(own_at_minus_one, own_at_three)
+    assert np.array_equal(Attack(paper, scale=-1.0)(view).labels, own_at_minus_one)
     crowded = view._replace(labels=np.array([0] * 6 + [1] * 3 + [2] * 7 + [0] * 4))
     assert smallest(crowded).tolist() == [1] * 4
     assert np.array_equal(own(view), view.labels[view.is_byzantine])

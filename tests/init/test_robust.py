@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from coterie._src.aggregators import TrimmedMean, median
+from coterie._src.aggregators import TrimmedMean, floor_count, median
 from coterie._src.experiments import read_config
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.init import balls, densest_balls, erm, robust, spectral, trimmed_clusters
@@ -117,6 +117,13 @@ def test_far_points_are_left_out_and_count_towards_the_share() -> None:
     inside, left = without_outliers(points, 0.2, outliers_count=True)
     assert len(inside) == 18
     assert int(left * 18) == 2  # two of the four are still to be found
+
+
+def test_never_half_of_what_is_left_may_still_be_trimmed() -> None:
+    points = np.concatenate([np.eye(6), 50.0 * np.eye(6)[:4]])
+    inside, left = without_outliers(points, 0.4, outliers_count=False)
+    assert len(inside) == 6
+    assert floor_count(left, 6) == 2  # of the four that are allowed
 
 
 def test_the_densest_balls_are_the_same_some_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ class Adam:
 def _masked(gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments, Bools]:
     """The mask of clusters with a finite update, as a (k, 1) array like the gradients and as (k,), and the moments."""
     xp = namespace(gradients)
-    before = moments or Moments(0 * gradients, 0 * gradients, np.zeros(len(updated), dtype=np.int64))
+    zeros = xp.zeros_like(gradients)  # not 0·g: an infinite first update must not stay in the memory as NaN
+    before = moments or Moments(zeros, zeros, np.zeros(len(updated), dtype=np.int64))
     sound = updated & as_numpy(xp.all(xp.isfinite(gradients), axis=1))
     return like(sound[:, None].astype(np.float64), gradients) > 0, before, sound

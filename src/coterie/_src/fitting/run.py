@@ -174,7 +174,7 @@ def fit(
     )
     try:
         with threadpool_limits(limits=1), np.errstate(all="ignore"):
-            if asks(section.init) or not chosen.finds_start:
+            if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
             result = run_method(chosen, setup, on_round=on_round)
             _judge(result, setup)
