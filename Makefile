@@ -41,7 +41,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/pytest -m slow
