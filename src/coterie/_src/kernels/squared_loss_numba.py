@@ -95,22 +95,6 @@ def _by_samples(x: Any, y: Any, centre: Any, errors: Any, gradient: Any) -> Any:
 
 
 @compiled
-def _by_many_samples(x: Any, y: Any, centre: Any, errors: Any, gradient: Any) -> Any:
-    """As `_by_samples`, as a mean over parts of the samples: a float32 sum over all would lose digits."""
-    total, sums = 0.0, np.zeros(len(gradient))
-    for start in range(0, len(x), SUMMED):
-        stop = min(start + SUMMED, len(x))
-        share = (stop - start) / len(x)
-        total += share * _by_samples(x[start:stop], y[start:stop], centre, errors, gradient)
-        for c in range(len(gradient)):
-            sums[c] += share * gradient[c]
-            gradient[c] = 0
-    for c in range(len(gradient)):
-        gradient[c] = sums[c]
-    return total
-
-
-@compiled
 def _loss_and_gradient(x: Any, y: Any, gram: bool, centre: Any, scratch: Any, gradient: Any) -> Any:
     """F_i(θ) − floor_i; gradient = ∇F_i(θ), for the client whose rows these are (see `RegressionData`).
 
@@ -123,9 +107,21 @@ def _loss_and_gradient(x: Any, y: Any, gram: bool, centre: Any, scratch: Any, gr
             scratch[c] = centre[c] - y[c]
         _add(x, scratch, scratch.dtype.type(2), gradient)
         return 0.5 * _inner_product(scratch, gradient)
-    if len(x) > SUMMED:
-        return _by_many_samples(x, y, centre, scratch, gradient)
-    return _by_samples(x, y, centre, scratch, gradient)
+    many, total = len(x) > SUMMED, 0.0  # a float32 sum over more samples would lose its digits
+    sums = np.zeros(len(gradient) if many else 0)
+    for start in range(0, len(x), SUMMED):
+        stop = min(start + SUMMED, len(x))
+        loss = _by_samples(x[start:stop], y[start:stop], centre, scratch, gradient)
+        if not many:
+            return loss
+        share = (stop - start) / len(x)
+        total += share * loss
+        for c in range(len(gradient)):
+            sums[c] += share * gradient[c]
+            gradient[c] = 0
+    for c in range(len(gradient)):
+        gradient[c] = sums[c]
+    return total
 
 
 @partial(compiled, reorder=True)
