@@ -174,15 +174,15 @@ def test_what_a_kept_slope_leaves_out_lowers_its_plane(rng: np.random.Generator)
 def test_a_cache_begins_anew_for_other_data_and_other_centres() -> None:
     cache, data, other = AssignmentCache(), object(), object()
     two, three = np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32)
-    first = cache.bounds_for(data, two, 5, gram=False)
+    assert cache.bounds_for(data, two) is None
+    first = cache.reset(data, LowerBounds.unknown(5, two, gram=False))
     assert first.bounds.shape == (5, 3, 2)
     assert first.steps.shape == (5, 2, 4)
-    assert cache.bounds_for(data, two + 1, 5, gram=False) is first
-    second = cache.bounds_for(data, three, 5, gram=False)
-    assert second is not first
-    third = cache.bounds_for(other, three, 5, gram=True)
-    assert third is not second
-    assert third.planes.size == third.steps.size == 0
+    assert cache.bounds_for(data, two + 1) is first
+    assert cache.bounds_for(data, three) is None
+    assert cache.bounds_for(other, two) is None
+    statistics = LowerBounds.unknown(5, three, gram=True)
+    assert statistics.planes.size == statistics.steps.size == 0
     assert "LowerBounds" not in repr(cache)
 
 

@@ -32,6 +32,8 @@ def namespace(*arrays: Array) -> Any:
 
 def as_numpy(array: Array) -> NDArray[Any]:
     """`array` as a NumPy array; a tensor is detached and brought to the CPU, without a copy if possible."""
+    if type(array) is np.ndarray:
+        return array
     if is_torch_array(array):
         array = array.detach().cpu()
         if array.element_size() < 4 and array.is_floating_point():
@@ -41,6 +43,8 @@ def as_numpy(array: Array) -> NDArray[Any]:
 
 def like(values: NDArray[Any], example: Array) -> Array:
     """`values` as the same kind of array as `example`, with its dtype and on its device."""
+    if type(example) is np.ndarray:
+        return values.astype(example.dtype, copy=False)
     if is_torch_array(example):
         xp = namespace(example)
         return xp.asarray(np.ascontiguousarray(values), dtype=example.dtype, device=example.device)

@@ -84,9 +84,13 @@ class AssignmentCache:
     data: Any = field(default=None, repr=False)
     lower_bounds: LowerBounds | None = field(default=None, repr=False)
 
-    def bounds_for(self, data: Any, centres: NDArray[Any], clients: int, gram: bool) -> LowerBounds:
-        """The bounds for these clients and centres; new ones if there are none yet."""
-        fits = self.lower_bounds is not None and self.lower_bounds.previous.shape == centres.shape
-        if self.lower_bounds is None or self.data is not data or not fits:
-            self.data, self.lower_bounds = data, LowerBounds.unknown(clients, centres, gram)
-        return self.lower_bounds
+    def bounds_for(self, data: Any, centres: NDArray[Any]) -> LowerBounds | None:
+        """The bounds for these clients and centres; None if there are none yet."""
+        known = self.lower_bounds
+        fits = known is not None and self.data is data and known.previous.shape == centres.shape
+        return known if fits else None
+
+    def reset(self, data: Any, bounds: LowerBounds) -> LowerBounds:
+        """Begin anew with these bounds."""
+        self.data, self.lower_bounds = data, bounds
+        return bounds

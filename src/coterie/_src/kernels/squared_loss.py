@@ -128,9 +128,11 @@ def best_centres(
 
     None if the lower bounds need more than `MEMORY_SHARE` of the samples' memory.
     """
-    if LowerBounds.nbytes(len(data.floors), centres, data.gram) > MEMORY_SHARE * sample_bytes:
-        return None
-    state = cache.bounds_for(data, centres, len(data.floors), data.gram)
+    state = cache.bounds_for(data, centres)
+    if state is None:
+        if LowerBounds.nbytes(len(data.floors), centres, data.gram) > MEMORY_SHARE * sample_bytes:
+            return None
+        state = cache.reset(data, LowerBounds.unknown(len(data.floors), centres, data.gram))
     losses, gradients = _empty_outputs(data, centres)
     tables = state.previous, state.bounds, state.planes, state.steps
     _respond(*data, centres, state.labels, losses, gradients, True, *tables)
