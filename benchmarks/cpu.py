@@ -96,7 +96,7 @@ def run() -> tuple[str, list[Row]]:
     for shape in WIDE:
         x = rng.standard_normal(shape, dtype=np.float32)
         share = 0.2
-        lies = int(share * len(x))
+        byzantine = int(share * len(x))
         ours = {
             "krum": partial(Krum(share), x),
             "multi-krum": partial(Krum(share, 1 - share), x),
@@ -104,7 +104,7 @@ def run() -> tuple[str, list[Row]]:
             "clipping": partial(CentredClipping(float(x.shape[1]) ** 0.5), x),
             "geometric median": partial(GeometricMedian(), x),
         }
-        others = peers.by_distance(x, lies)
+        others = peers.by_distance(x, byzantine)
         for rule, side in ours.items():
             rows += _rows(rule, x, "ours", {"ours": side} | others.get(rule, {}))
     threads = f"{available_cores()} cores; ours and torch use all ({torch.get_num_threads()} torch threads)"

@@ -83,7 +83,7 @@ def trimmed_means(x: np.ndarray, trim: float) -> dict[str, Side]:
     }
 
 
-def by_distance(x: np.ndarray, lies: int) -> dict[str, dict[str, Side]]:
+def by_distance(x: np.ndarray, byzantine: int) -> dict[str, dict[str, Side]]:
     """Per rule the peers that have it, with as many Byzantine rows; the geometric median by its own criterion."""
     tensor = torch.from_numpy(x)
     rows = list(tensor)
@@ -91,9 +91,9 @@ def by_distance(x: np.ndarray, lies: int) -> dict[str, dict[str, Side]]:
     def byzfl() -> dict[str, Side]:
         library = _byzfl()
         return {
-            "krum": partial(library.Krum(lies), tensor),
-            "multi-krum": partial(library.MultiKrum(lies), tensor),
-            "mixing": partial(library.NNM(lies), tensor),
+            "krum": partial(library.Krum(byzantine), tensor),
+            "multi-krum": partial(library.MultiKrum(byzantine), tensor),
+            "mixing": partial(library.NNM(byzantine), tensor),
             "clipping": lambda: library.CenteredClipping(L=10, tau=float(x.shape[1]) ** 0.5)(tensor),
             "geometric median": partial(library.GeometricMedian(T=10), tensor),
         }
@@ -105,9 +105,9 @@ def by_distance(x: np.ndarray, lies: int) -> dict[str, dict[str, Side]]:
         from byzpy.pre_aggregators.nnm import NearestNeighborMixing
 
         return {
-            "krum": partial(Krum(lies).aggregate, rows),
-            "multi-krum": partial(MultiKrum(lies, len(x) - lies).aggregate, rows),
-            "mixing": partial(NearestNeighborMixing(lies).pre_aggregate, rows),
+            "krum": partial(Krum(byzantine).aggregate, rows),
+            "multi-krum": partial(MultiKrum(byzantine, len(x) - byzantine).aggregate, rows),
+            "mixing": partial(NearestNeighborMixing(byzantine).pre_aggregate, rows),
             "clipping": partial(CenteredClipping(c_tau=float(x.shape[1]) ** 0.5, M=10).aggregate, rows),
             "geometric median": partial(GeometricMedian().aggregate, rows),
         }

@@ -69,7 +69,7 @@ __all__ = [
     "registered",
 ]
 
-_ROOMS = {
+_MODULES = {
     "aggregators": (
         "Aggregator", "Bucketing", "CentredClipping", "GeometricMedian", "Krum", "Mean", "Median",
         "NearestNeighbourMixing", "SpectralFilter", "TrimmedMean",
@@ -87,9 +87,9 @@ _deprecated.install()
 
 
 def __getattr__(name: str) -> _typing.Any:
-    for room, names in _ROOMS.items():
+    for module, names in _MODULES.items():
         if name in names:
-            found = getattr(_importlib.import_module(f"coterie._src.{room}"), name)
+            found = getattr(_importlib.import_module(f"coterie._src.{module}"), name)
             globals()[name] = found
             return found
     if name in _deprecated.MODULES:

@@ -273,9 +273,20 @@ def group_rows(dtype: type) -> Iterator[Case]:
         yield Case(f"labels {labels!s:.40} of {clusters}", arguments, (1, 2), (error, error))
 
 
+def squared_products(dtype: type) -> Iterator[Case]:
+    """Always float64: the products of rows around a centre."""
+    for count, chosen in [(1, 1), (2, 2), (5, 3), (140, 139)]:
+        rng = np.random.default_rng(count)
+        rows = rng.permutation(count)[:chosen]
+        for kind, values in [*tables(rng, (count, count), np.float64), *with_infinite(rng, (count, count))]:
+            out = np.full(chosen * (chosen - 1) // 2, 7.0)
+            yield Case(f"{chosen} of {count} rows, {kind}", (values.astype(np.float64), rows, out), (2,), (0.0,))
+
+
 INPUTS: dict[str, Callable[[type], Iterator[Case]]] = {
     "order_statistics._means_between_ranks": order_statistics,
     "pairwise.add_squared_distances": pairwise,
+    "pairwise.squared_products": squared_products,
     "perceptron._first_layer": sparse_products("first_layer"),
     "perceptron._weigh": sparse_products("weigh"),
     "perceptron._slopes": perceptron_slopes,

@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
-from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
+from coterie._src.kernels.pairwise import BLOCK, add_squared_distances, squared_products
 
 CUDA_BLOCK = 1 << 15
 """Columns of a block on a GPU, where smaller blocks would leave it idle."""
@@ -111,7 +111,11 @@ class Dense:
         return Dense(self.gram - (vectors * values) @ vectors.T)
 
     def squared_pairs(self, rows: Ints) -> Array:
-        """G_ij² for all pairs i ≠ j of some of the rows, each pair in both orders."""
+        """G_ij² of all pairs of different rows of a choice: each pair once, or each in both orders."""
+        if is_numpy_array(self.gram):
+            found = np.empty(len(rows) * (len(rows) - 1) // 2)
+            squared_products(np.ascontiguousarray(self.gram), rows, found)
+            return found
         xp, c = namespace(self.gram), len(rows)
         each = xp.reshape(self.among(rows).gram, (-1,))
         without_diagonal = xp.reshape(each[1:], (c - 1, c + 1))[:, :-1]

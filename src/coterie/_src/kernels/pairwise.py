@@ -33,3 +33,16 @@ def _worth(rows: NDArray[Any], others: NDArray[Any], columns: tuple[int, int], *
 
 
 add_squared_distances = Kernel(add_squared_distances_reference, "pairwise_numba:add_squared_distances", _worth)
+
+FEW_ROWS = 128
+"""Rows up to which NumPy's copies of a matrix of products cost little."""
+
+
+def squared_products_reference(gram: NDArray[np.float64], rows: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+    """out (c·(c − 1)/2,) = G_ij² of the pairs i < j of c rows."""
+    out[:] = gram[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] ** 2
+
+
+squared_products = Kernel(
+    squared_products_reference, "pairwise_numba:squared_products", lambda gram, rows, out: len(rows) > FEW_ROWS
+)

@@ -52,3 +52,14 @@ def add_squared_distances(
                     for q in range(4):
                         if i + p <= last and j + q <= (i + p - 1 if below else end):
                             out[i + p, j + q] += sums[p][q]
+
+
+@compiled
+def squared_products(gram: NDArray[np.float64], rows: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+    """See `pairwise.squared_products_reference`."""
+    size = 0
+    for i in range(len(rows)):
+        own = gram[rows[i]]
+        for j in range(i + 1, len(rows)):
+            out[size] = own[rows[j]] * own[rows[j]]
+            size += 1
