@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from coterie._src.data import Clients
+from coterie._src.data import Clients, mixed_regression
 from coterie._src.tasks import linear, linear_regression, logistic_regression, softmax_regression
 from coterie._src.tasks.linear import float32_inverse, least_squares
 
@@ -100,3 +102,16 @@ def test_targets_that_are_no_class_name_client_and_row() -> None:
         softmax_regression(clients, 1)
     with pytest.raises(ValueError, match="targets are missing"):
         linear_regression(Clients(np.zeros((3, 1)), None, np.array([3])))
+
+
+def test_losses_need_little_memory_beside_the_samples() -> None:
+    """The errors of all samples at all centres in float64 would take more than the samples themselves."""
+    drawn = mixed_regression(0, clients=4000, clusters=5, samples=100, dim=20)
+    task, centres = linear_regression(drawn.clients, "direct"), np.zeros((5, 20), dtype=np.float32)
+    tracemalloc.start()
+    try:
+        task.losses(centres)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.2 * drawn.clients.features.nbytes

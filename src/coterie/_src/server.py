@@ -50,6 +50,9 @@ class ServerMemory(NamedTuple):
     aggregator: Array | None = None  # (k, d), of the rule
 
 
+NO_MEMORY = ServerMemory()
+
+
 class Step(NamedTuple):
     """The outcome of a server step."""
 
@@ -58,7 +61,7 @@ class Step(NamedTuple):
     trimmed: Floats | None  # (rows,), per accepted reply the share of extreme coordinates; None without audit
     rejected: Bools  # (k,), True where the step was not finite and the centre stayed
     moves: Floats  # (k,), ‖θ_j⁽ᵗ⁺¹⁾ − θ_j⁽ᵗ⁾‖
-    memory: ServerMemory = ServerMemory()  # for the next step
+    memory: ServerMemory = NO_MEMORY  # for the next step
 
 
 def take_step(
@@ -68,7 +71,7 @@ def take_step(
     step_sizes: Floats,
     substitutes: Accepted | None = None,
     weights: Floats | None = None,
-    memory: ServerMemory = ServerMemory(),  # noqa: B008 - it is immutable
+    memory: ServerMemory = NO_MEMORY,
 ) -> Step:
     """θ_j ← Π_Θ(θ_j − γ_j g_j) with g_j the aggregate of the replies that claim cluster j.
 

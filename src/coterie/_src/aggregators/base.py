@@ -58,7 +58,8 @@ class Aggregator(ABC):
     """A rule from the (rows, d) updates of one cluster to one (d,) update.
 
     Two rules with the same options are equal, and `repr` shows the options. A new rule implements `aggregate`; a rule
-    that takes weights sets `takes_weights`, and a rule with memory sets `has_memory` and implements `update`.
+    that takes weights sets `takes_weights` and implements `aggregate_weighted`, and a rule with memory returns True for
+    `has_memory` and implements `update`.
 
     Examples
     --------
@@ -71,7 +72,11 @@ class Aggregator(ABC):
     """
 
     takes_weights: ClassVar[bool] = False
-    has_memory: ClassVar[bool] = False
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether `update` returns a memory for the next round."""
+        return False
 
     def __call__(self, updates: Array, weights: Floats | None = None) -> Array:
         """(rows, d) -> (d,), of the same kind, dtype and device.
@@ -93,11 +98,12 @@ class Aggregator(ABC):
         memory: the memory of the last round; None in the first.
         """
         rows = check_rows(updates)
-        return self._weighed(updates, self._checked(weights, rows)), None
+        checked = self._checked(weights, rows)
+        return self.aggregate(updates) if checked is None else self.aggregate_weighted(updates, checked), None
 
-    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
-        """`aggregate` with weights, for a rule that takes them."""
-        return self.aggregate(updates)
+    def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
+        """(rows, d) and positive weights (rows,) -> (d,), for a rule that sets `takes_weights`."""
+        raise NotImplementedError(f"{self} sets takes_weights and has no aggregate_weighted")
 
     def _checked(self, weights: Floats | None, rows: int) -> Floats | None:
         if weights is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,8 +20,9 @@ class Coordinatewise(Aggregator):
         found = mean_between_ranks(updates, *self.ranks(rows))
         return found if self.factor(rows) == 1 else found * self.factor(rows)
 
+    @abstractmethod
     def ranks(self, rows: int) -> tuple[int, int]:
-        raise NotImplementedError
+        """The ranks [low, high) among so many rows."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,7 @@ class Mean(Coordinatewise):
     def factor(self, rows: int) -> float:
         return 1.0 if self.divisor is None else rows / self.divisor
 
-    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
-        if weights is None:
-            return self.aggregate(updates)
+    def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         if self.divisor is not None:
             raise ValueError(f"weights: {self} divides by a number of clients; use Mean()")
         xp = namespace(updates)

@@ -165,7 +165,7 @@ class CentredClipping(Aggregator):
             raise ValueError(f"iterations must be at least 0, got {self.iterations}")
 
     @property
-    def has_memory(self) -> bool:  # type: ignore[override]
+    def has_memory(self) -> bool:
         return self.history
 
     def aggregate(self, updates: Array) -> Array:

@@ -27,7 +27,7 @@ class Preaggregation(Aggregator):
         object.__setattr__(self, "rule", as_aggregator(self.rule))
 
     @property
-    def has_memory(self) -> bool:  # type: ignore[override]
+    def has_memory(self) -> bool:
         return self.rule.has_memory
 
     @abstractmethod

@@ -86,16 +86,15 @@ class SpectralFilter(Aggregator):
             raise ValueError(f"max_byzantine must be a whole number of at least 0, got {self.max_byzantine}")
 
     def aggregate(self, updates: Array) -> Array:
-        return self._weighed(updates, None)
+        return self.aggregate_weighted(updates, np.ones(int(updates.shape[0])))
 
-    def _weighed(self, updates: Array, weights: Floats | None) -> Array:
+    def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
         rows, centre = int(updates.shape[0]), median(updates)
         bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
         if min(rows, updates.shape[1]) < FEWEST:
             return centre
-        given = np.ones(rows) if weights is None else weights
-        counts = given / given.max()
+        counts = weights / weights.max()
         known, factors = clip_factors(updates, centre)
         if len(known) == 0:
             return centre

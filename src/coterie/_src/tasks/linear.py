@@ -189,7 +189,8 @@ class LinearModel:
         return self._data if self._data is not None and self._data.fits(centres) else None
 
     def losses(self, centres: Array) -> Array:
-        blocks = self.clients.blocks()
+        # of a NumPy block the errors are held in float64: small blocks keep that below the samples' memory
+        blocks = self.clients.blocks() if self._data is None else self.clients.blocks(CACHED_ELEMENTS)
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
     def respond(self, centres: Array, cache: AssignmentCache | None = None) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -37,13 +38,13 @@ class Problem(Section):
     clusters: int = Field(5, ge=1, description="k, the number of clusters and of centres")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of data, updates and centres")
 
+    @abstractmethod
     def draw(self, rng: Generator) -> Federation:
         """The clients of one trial."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build_task(self, clients: Clients) -> Task:
         """The task of the clients."""
-        raise NotImplementedError
 
     def setup(self, drawn: Federation, device: str, rng: Generator) -> Setup:
         """The task on drawn clients, with an example of its centres."""
@@ -69,9 +70,9 @@ class Problem(Section):
         """Whether the data come from files, so that they must be checked."""
         return bool(self.files())
 
+    @abstractmethod
     def title(self) -> str:
         """One line for the title of a table."""
-        raise NotImplementedError
 
     def loss_of(self) -> str | None:
         """The name of the task that predicts targets; None where nothing is predicted."""
