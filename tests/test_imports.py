@@ -180,3 +180,9 @@ def test_what_follows_the_core_loads_no_extra() -> None:
     program = f"import {names}, sys; print(sorted({{'torch', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_architecture_shows_this_order() -> None:
+    text = (Path(__file__).parent.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    line = text[text.index("    arrays → ") : text.index("deprecated\n") + len("deprecated")]
+    assert tuple(name.strip() for name in line.split("→")) == STATIONS
