@@ -14,8 +14,8 @@ import pytest
 import coterie
 
 STATIONS = (
-    "arrays", "registry", "kernels", "data", "tasks", "client", "attacks", "intake", "network", "aggregators",
-    "projections", "optimisers", "server", "init", "algorithms", "metrics", "theory", "simulation", "experiments",
+    "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "attacks", "intake", "network",
+    "aggregators", "projections", "optimisers", "server", "init", "algorithms", "metrics", "theory", "simulation", "experiments",
     "batch", "fitting", "plot", "studies", "report", "federation", "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from coterie._src.arrays import Array, Ints
+from coterie._src.coordinates import Coordinates
 from coterie._src.intake import Replies
 
 
@@ -23,11 +24,13 @@ class Network(Protocol):
         labels: Ints | None = None,
         part: tuple[int, int] | None = None,
         asked: Ints | None = None,
+        coordinates: Coordinates | None = None,
     ) -> Replies:
         """Broadcast (k, d) centres; each client replies with its label and its update there (see `client.respond`).
 
         labels: (m,), the clusters that the server has fixed, instead of the clients' own choice; -1: no reply is
-        needed. asked: the clients that take part in this round; None: all.
+        needed. asked: the clients that take part in this round; None: all. coordinates: in which the server will
+        aggregate the replies, for a simulated adversary, who knows them; honest clients do not need them.
         """
         ...
 
@@ -50,5 +53,12 @@ class Network(Protocol):
         """Ask for the two numbers per client of `Task.curvatures`, as float64 NumPy rows.
 
         rounds: T, if every round uses only one of 2T parts of the samples.
+        """
+        ...
+
+    def hessians(self, centres: Array, labels: Ints) -> Replies:
+        """Ask for every client's Hessian at the centre that labels (m,) names, as float64 NumPy rows.
+
+        A row is the upper triangle, row by row: d(d+1)/2 numbers.
         """
         ...

@@ -13,9 +13,11 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from coterie._src.aggregators import Aggregator
 from coterie._src.algorithms import Algorithm, RoundInfo, State
-from coterie._src.arrays import Array, Bools, Ints, cast, namespace
-from coterie._src.attacks import Attack, Question, View
+from coterie._src.arrays import Array, Bools, Ints, as_numpy, cast, like, namespace
+from coterie._src.attacks import Attack, Forgery, Question, View
 from coterie._src.client import AssignmentCache, assign, respond
+from coterie._src.coordinates import Coordinates
+from coterie._src.init.conditioning import packed
 from coterie._src.intake import Replies
 from coterie._src.network import Network
 from coterie._src.tasks import Task
@@ -78,15 +80,18 @@ class SimulatedNetwork:
         labels: Ints | None = None,
         part: tuple[int, int] | None = None,
         asked: Ints | None = None,
+        coordinates: Coordinates | None = None,
     ) -> Replies:
         if asked is not None:
             chosen = self.task.on(self.task.clients.take(asked))
             few = replace(self, task=chosen, is_byzantine=self.is_byzantine[asked], cache=None)
-            replies = few.gradients(centres, round, None if labels is None else labels[asked], part)
+            fixed = None if labels is None else labels[asked]
+            replies = few.gradients(centres, round, fixed, part, coordinates=coordinates)
             senders = asked[np.asarray(replies.clients)]
             return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
         honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.cache)
-        return self._send(round, centres, honest.labels, cast(honest.updates, centres), part, labels is not None)
+        updates = cast(honest.updates, centres)
+        return self._send(round, centres, honest.labels, updates, part, labels is not None, coordinates=coordinates)
 
     def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
         return self._report(cast(self._on(part, 1).minimisers(ridge), like), "minimiser")
@@ -99,6 +104,9 @@ class SimulatedNetwork:
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
+
+    def hessians(self, centres: Array, labels: Ints) -> Replies:
+        return self._report(packed(self.task.hessians(centres, np.maximum(labels, 0))), "hessian")
 
     def sizes(self) -> Replies:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
@@ -119,6 +127,7 @@ class SimulatedNetwork:
         part: tuple[int, int] | None = None,
         fixed: bool = False,
         question: Question = "gradient",
+        coordinates: Coordinates | None = None,
     ) -> Replies:
         clients, rounds, byzantine = self._everyone, np.full(self.count, round), self._byzantine
         if self.attack is None or not len(byzantine):
@@ -126,10 +135,14 @@ class SimulatedNetwork:
         task, cache = self._byzantine_task, self._byzantine_cache
         if part is not None:  # Byzantine clients also compute on the samples of this round
             task, cache = task.on(task.clients.part(2 * part[0] + 1, 2 * part[1])), None
+        seen = updates if coordinates is None else coordinates.updates(as_numpy(updates))
         view = View(
-            round, centres, labels, updates, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache
-        )
+            round, centres, labels, seen, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache,
+            coordinates=coordinates,
+        )  # fmt: skip
         forged = self.attack(view)
+        if coordinates is not None:
+            forged = _in_parameters(forged, coordinates, updates)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
             # gradients are new arrays; other answers may be cached by the task, and are copied
             labels = labels.copy()
@@ -147,6 +160,18 @@ class SimulatedNetwork:
             for column in messages:
                 column.extend([column[client] for client in byzantine.tolist()])
         return Replies(*messages)
+
+
+def _in_parameters(forged: Forgery, coordinates: Coordinates, example: Array) -> Forgery:
+    """Forged updates of the server's coordinates as gradients like those of the example; malformed ones unchanged."""
+    if isinstance(forged.updates, np.ndarray):
+        return forged._replace(updates=like(coordinates.gradients(forged.updates), example))
+
+    def back(row: Any) -> Any:
+        well_formed = isinstance(row, np.ndarray) and row.dtype.kind == "f" and row.shape == (coordinates.dim,)
+        return like(coordinates.gradients(row[None])[0], example) if well_formed else row
+
+    return forged._replace(updates=[back(row) for row in forged.updates])
 
 
 class Round(NamedTuple):

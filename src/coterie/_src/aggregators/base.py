@@ -115,6 +115,13 @@ class Aggregator(ABC):
             raise ValueError(f"weights must be {rows} positive numbers, one per row")
         return values
 
+    def shares(self, updates: Array, weights: Floats) -> Floats | None:
+        """(rows,): how much every row counts if the aggregate is a mean of the rows, 0 for a row that is left out.
+
+        None for a rule, or for rows, of which it is not. weights: (rows,), positive.
+        """
+        return None
+
     def ranks(self, rows: int) -> tuple[int, int] | None:
         """[low, high) if the rule is, per coordinate, the mean of the order statistics of these ranks; else None."""
         return None

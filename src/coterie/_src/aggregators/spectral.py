@@ -90,20 +90,38 @@ class SpectralFilter(Aggregator):
 
     def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
-        rows, centre = int(updates.shape[0]), median(updates)
+        centre = median(updates)
+        known, shares = self._shares(updates, weights, centre)
+        if shares is None:
+            return centre if len(known) == len(updates) else median(updates[known])
+        used = np.flatnonzero(shares)
+        return affine_combination(updates[known[used]], centre, shares[used])
+
+    def shares(self, updates: Array, weights: Floats) -> Floats | None:
+        known, shares = self._shares(updates, weights, median(updates))
+        if shares is None:
+            return None
+        found = np.zeros(len(updates))
+        found[known] = shares / shares.sum()
+        return found
+
+    def _shares(self, updates: Array, weights: Floats, centre: Array) -> tuple[Ints, Floats | None]:
+        """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows."""
+        rows = int(updates.shape[0])
         bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
+        everything = np.arange(rows)
         if min(rows, updates.shape[1]) < FEWEST:
-            return centre
+            return everything, None
         counts = weights / weights.max()
         known, factors = clip_factors(updates, centre)
         if len(known) == 0:
-            return centre
+            return everything, None
         products = around(updates[known], centre, factors[known])
         if not on_gpu(updates) or len(known) < MANY:  # for few rows a CPU is as fast
             products = in_numpy(products)
         near = _within_distance(products.squares, counts[known], bound, rows - len(known))
         if len(near) == 0:
-            return centre
+            return everything, None
         if len(near) < len(known):
             known, products = known[near], products.among(near)
         groups = products.copies(bound + 1)  # at most the Byzantine rows and the row that they copy
@@ -113,16 +131,14 @@ class SpectralFilter(Aggregator):
             products = products.merged(means)
         removable = max(0, min(bound - (rows - len(known)), (len(group_counts) - 1) // 2))
         if removable and len(group_counts) < FEWEST:
-            return median(updates[known])
+            return known, None
         directions = min(len(group_counts) - 1, updates.shape[1]) // 4
         if self.form == "removal":
             kept = _kept(products, group_counts, removable, directions)
         else:
             group_counts = _reweighted(products, group_counts, removable, directions)
             kept = np.flatnonzero(group_counts)
-        shares = group_counts[kept] / group_counts[kept].sum() @ means[kept] * factors[known]
-        used = np.flatnonzero(shares)
-        return affine_combination(updates[known[used]], centre, shares[used])
+        return known, group_counts[kept] / group_counts[kept].sum() @ means[kept] * factors[known]
 
 
 def _within_distance(squares: Floats, counts: Floats, max_byzantine: int, removed: int) -> Ints:

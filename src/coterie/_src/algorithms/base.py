@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from numpy.random import Generator
 
 from coterie._src.arrays import Array, Floats, Ints
+from coterie._src.init.conditioning import Conditioning, NewtonSteps
 from coterie._src.network import Network
 from coterie._src.server import ServerMemory
 
@@ -23,6 +24,8 @@ class State(NamedTuple):
     smallest_move: float = math.inf  # the smallest move of a round so far, in standard errors
     rounds_since: int = 0  # the rounds since then
     memory: ServerMemory = ServerMemory()  # of the server's optimiser and rule
+    conditioning: Conditioning | None = None  # the coordinates and Hessians; None: not asked, or to be asked again
+    newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
 
 
 class RoundInfo(NamedTuple):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.aggregators import median
+from coterie._src.aggregators import Aggregator, Mean, median, trimmed_share
 from coterie._src.algorithms.base import RoundInfo, State
-from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
 from coterie._src.init.asking import RobustStart
+from coterie._src.init.conditioning import ask_conditioning
 from coterie._src.intake import Accepted, admit
 from coterie._src.network import Network
-from coterie._src.server import Server, Step, automatic_steps, take_step
+from coterie._src.server import UNCONSTRAINED, Server, Step, automatic_steps, take_step
 
+SHARE = 0.6
+"""The share of a Newton step that is taken: a cluster of Byzantine clients whose replies are up to three times as steep
+as honest ones, as in the paper's attack, does not make its centre diverge."""
 PATIENCE = 10
 """Rounds without a smaller move after which a descent that oscillates has converged: a rule that removes rows may."""
 
@@ -43,6 +47,10 @@ class ClusteredDescent:
     participation : the share of the clients that a round asks, drawn anew in each; the others are silent.
     init : finds the first centres by asking the clients; the given ones tell only the kind of array. None: the given.
     labels : (m,), clusters that are known and fixed, -1 for a client that counts in none; None: clients choose.
+    conditioned : whether the server asks for Hessians, and takes Newton steps in coordinates in which these are alike
+        (`init.conditioning`): "no"; "constant" asks once, "varying" again and again, as for a loss that is not
+        quadratic.
+    max_byzantine : bound on the number of Byzantine clients, for these coordinates.
     """
 
     server: Server
@@ -56,19 +64,31 @@ class ClusteredDescent:
     participation: float = 1.0
     init: RobustStart | None = None
     labels: Ints | None = None
+    conditioned: Literal["no", "constant", "varying"] = "no"
+    max_byzantine: int = 0
 
     def initial_state(self, network: Network, start: Array, rng: Generator) -> State:
+        sizes = ask_sizes(network) if self.weighted or self.conditioned != "no" else None
+        conditioning = None
+        if self.conditioned != "no":
+            assert sizes is not None
+            conditioning = ask_conditioning(network, 0 * start[:1, :], None, sizes, self.max_byzantine)
         if self.init is not None:
-            start = self.init(network, start, rng)
+            start = self.init(network, start, rng, conditioning)
         rounds = self.rounds if self.resample and self.rounds else None
-        curvatures = None if self.step_size is not None else ask_curvatures(network, rounds)
-        weights = ask_weights(network) if self.weighted else None
-        return State(0, start, self.labels, curvatures, weights)
+        asked = self.step_size is None and conditioning is None
+        curvatures = ask_curvatures(network, rounds) if asked else None
+        weights = bounded_weights(sizes) if self.weighted and sizes is not None else None
+        return State(0, start, self.labels, curvatures, weights, conditioning=conditioning)
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, RoundInfo]:
         # broadcast the centres; clients choose one and reply with their update; admit what is well-formed
         part = (state.round, self.rounds) if self.resample else None
+        if self.conditioned != "no" and state.conditioning is None and state.curvatures is None:
+            state = self._conditioned_again(state, network)
         accepted = _collect(network, state, state.fixed, part, self._participants(network.count, rng))
+        if state.conditioning is not None:
+            return self._newton_step(state, network, accepted)
         substitutes = self._substitutes(network, state, accepted, part, rng)
         # aggregate per cluster and take a projected step
         weights = None if state.weights is None else state.weights[accepted.clients]
@@ -76,6 +96,55 @@ class ClusteredDescent:
         step = take_step(self.server, state.centres, accepted, step_sizes, substitutes, weights, state.memory)
         after = self._with_progress(state, step, accepted, step_sizes)
         return after, self._info(after, step, accepted)
+
+    def _conditioned_again(self, state: State, network: Network) -> State:
+        """The state with coordinates; with curvatures where no Hessian can be used. After a restart, for example."""
+        sizes = ask_sizes(network)
+        found = ask_conditioning(network, 0 * state.centres[:1, :], None, sizes, self.max_byzantine)
+        return state._replace(conditioning=found, curvatures=ask_curvatures(network) if found is None else None)
+
+    def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
+        """θ_j ← Π_Θ(θ_j − γ B R_jᵀ g_j), with g_j the aggregate of R_j Bᵀ∇F_i; see `init.conditioning`."""
+        conditioning, server, clusters = state.conditioning, self.server, state.centres.shape[0]
+        assert conditioning is not None
+        due = state.newton is None or (state.round + 1) & state.round == 0  # in rounds 1, 3, 7, …, and after a restart
+        if self.conditioned == "varying" and state.round and due:
+            labels = accepted.by_client(accepted.labels, 0)
+            conditioning = conditioning.at(network, state.centres, labels)
+        weights = conditioning.leverages[accepted.clients]
+        if state.weights is not None:
+            weights = weights * state.weights[accepted.clients]
+        newton = state.newton
+        if newton is None or conditioning is not state.conditioning or not newton.fits(*accepted[:2]):
+            newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
+        updates = conditioning.coordinates.updates(as_numpy(accepted.updates))
+        judged, rows = newton.standardised(updates), newton.rows(updates)
+        local = accepted._replace(updates=rows)
+        step_sizes = np.full(clusters, SHARE)
+        weights_taken = weights if server.aggregate.takes_weights else None
+        aggregate, used = server.aggregate, local
+        if judged is not None:
+            shares = shares_per_cluster(aggregate, judged, accepted.labels, clusters, weights)
+            if shares is not None:
+                kept = shares > 0
+                aggregate, weights_taken = Mean(), shares[kept]
+                used = local._replace(clients=local.clients[kept], labels=local.labels[kept], updates=rows[kept])
+        inner = replace(server, aggregate=aggregate, project=UNCONSTRAINED, audit=False)
+        step = take_step(
+            inner, np.zeros((clusters, rows.shape[1])), used, step_sizes, None, weights_taken, state.memory
+        )
+        moves = conditioning.coordinates.parameters(newton.moves(step.centres))
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = like(as_numpy(state.centres).astype(np.float64) + moves, state.centres)
+        finite = as_numpy(namespace(moved).isfinite(moved).all(axis=1))
+        after = server.project(moved)
+        if not finite.all():
+            after = namespace(moved).where(like(finite[:, None].astype(np.float64), after) > 0, after, state.centres)
+        shares = trimmed_share(rows, accepted.labels, server.trim) if server.audit else None
+        sizes = np.bincount(accepted.labels, minlength=clusters)
+        step = step._replace(centres=after, rejected=step.rejected | ~finite, trimmed=shares, sizes=sizes)
+        progressed = self._with_progress(state, step, local, step_sizes)
+        return progressed._replace(conditioning=conditioning, newton=newton), self._info(progressed, step, accepted)
 
     def _participants(self, clients: int, rng: Generator) -> Ints | None:
         """The clients of a round, in their order; None for all."""
@@ -148,7 +217,8 @@ def _collect(
     participants: Ints | None = None,
 ) -> Accepted:
     """One broadcast to the clients and the replies that pass; given labels count instead of the claimed ones."""
-    replies = network.gradients(state.centres, state.round, labels, part, participants)
+    coordinates = None if state.conditioning is None else state.conditioning.coordinates
+    replies = network.gradients(state.centres, state.round, labels, part, participants, coordinates)
     clusters = state.centres.shape[0]
     accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
     if labels is None:
@@ -174,13 +244,36 @@ def standard_errors(accepted: Accepted, step_sizes: Floats) -> Floats:
     return errors
 
 
-def ask_weights(network: Network) -> Floats:
-    """(m,): n_i over the median of all, at most 1; as little as possible where the reply was refused or is no size."""
+def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
+    """(rows,): how much every row counts in the aggregate of its cluster; None if a rule gives no shares."""
+    found = np.zeros(len(labels))
+    for j in range(clusters):
+        members = np.flatnonzero(labels == j)
+        if len(members):
+            shares = rule.shares(rows[members], weights[members])
+            if shares is None:
+                return None
+            found[members] = shares
+    return found
+
+
+def ask_sizes(network: Network) -> Floats:
+    """(m,): the reported numbers of samples, at least 1; 1 where the reply was refused."""
     accepted = admit(network.sizes(), clients=network.count, clusters=1, round=-1, like=np.zeros((1, 1)))
     sizes = np.ones(network.count)
     sizes[accepted.clients] = np.maximum(as_numpy(accepted.updates)[:, 0], 1.0)
+    return sizes
+
+
+def bounded_weights(sizes: Floats) -> Floats:
+    """(m,): n_i over the median of all, at most 1."""
     weights: Floats = np.minimum(sizes / np.median(sizes), 1.0)
     return weights
+
+
+def ask_weights(network: Network) -> Floats:
+    """(m,): the weights of the clients by their reported numbers of samples."""
+    return bounded_weights(ask_sizes(network))
 
 
 def ask_curvatures(network: Network, rounds: int | None = None) -> Floats:

@@ -70,7 +70,10 @@ class Attack:
             scale = payload.published_scale if self.scale is None else self.scale
             assert scale is not None
             working = payload.working_centres(centres, scale)
-            view = view._replace(response=respond(view.task, working, cache=view.cache))
+            response = respond(view.task, working, cache=view.cache)
+            if view.coordinates is not None:
+                response = response._replace(updates=view.coordinates.updates(as_numpy(response.updates)))
+            view = view._replace(response=response)
         labels = view.labels.copy()
         labels[view.is_byzantine] = self.target(view)
         return view._replace(labels=labels)

@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.arrays import Array, Bools, Ints
+from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, cast
 from coterie._src.client import AssignmentCache, Response
+from coterie._src.coordinates import Coordinates
 from coterie._src.tasks import Task
 
-Question = Literal["gradient", "minimiser", "loss", "curvature", "size"]
+Question = Literal["gradient", "minimiser", "loss", "curvature", "size", "hessian"]
 
 
 class View(NamedTuple):
@@ -32,6 +33,8 @@ class View(NamedTuple):
     question : what the server asked for.
     cache : the assignment cache of the Byzantine clients; None where they differ from round to round.
     response : the honest response of the Byzantine clients at `Payload.working_centres`, if the payload has these.
+    coordinates : in which the server aggregates, and in which `updates` and forged updates are; None for those of the
+        centres.
     """
 
     round: int
@@ -46,6 +49,18 @@ class View(NamedTuple):
     question: Question = "gradient"
     cache: AssignmentCache | None = None
     response: Response | None = None
+    coordinates: Coordinates | None = None
+
+    def gradients(self, task: Task, centres: Array, labels: Ints) -> Array:
+        """The gradients of a task in the coordinates of `updates`."""
+        found = task.gradients(centres, labels)
+        return found if self.coordinates is None else cast(self.coordinates.updates(as_numpy(found)), self.updates)
+
+    @property
+    def points(self) -> Floats:
+        """(k, r): the centres in the coordinates of `updates`."""
+        centres = as_numpy(self.centres).astype(np.float64)
+        return centres if self.coordinates is None else self.coordinates.points(centres)
 
     @property
     def clusters(self) -> int:

@@ -188,7 +188,7 @@ def merge(view: View, scale: float = 1.0) -> Forgery:
         radius = np.sqrt(((rows - mean) ** 2).sum(axis=1).mean())
         if view.centres is None:
             return mean
-        centres = as_numpy(view.centres).astype(np.float64)
+        centres = view.points
         gaps = centres[cluster] - centres
         lengths = np.linalg.norm(gaps, axis=1)
         if not lengths.any():
@@ -262,4 +262,4 @@ def phantom(view: View, scale: float = 1.0) -> Forgery:
     if view.centres is None:
         return data_poisoning(view)
     labels = view.claimed if view.fixed else assign(fitted.losses(view.centres))
-    return Forgery(labels, fitted.gradients(view.centres, labels))
+    return Forgery(labels, view.gradients(fitted, view.centres, labels))

@@ -48,7 +48,7 @@ def _at_scaled_centres(view: View, scale: float) -> Forgery:
         return Forgery(labels, view.updates[view.is_byzantine])
     if view.response is not None and np.array_equal(labels, view.response.labels):
         return Forgery(labels, view.response.updates)  # computed when the cluster was chosen
-    return Forgery(labels, view.task.gradients(scale * view.centres, labels))
+    return Forgery(labels, view.gradients(view.task, scale * view.centres, labels))
 
 
 @payload(
@@ -96,7 +96,7 @@ def label_flip(view: View, scale: float = PAPER) -> Forgery:
         return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))
     if view.centres is None:
         return data_poisoning(view)
-    return Forgery(view.claimed, flipped.gradients(view.centres, view.claimed))
+    return Forgery(view.claimed, view.gradients(flipped, view.centres, view.claimed))
 
 
 @payload(

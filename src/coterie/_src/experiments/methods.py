@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.random import Generator
@@ -27,6 +27,7 @@ from coterie._src.arrays import Array
 from coterie._src.data import Truth
 from coterie._src.experiments.starts import DEFAULT_ASKING, STARTS, asks
 from coterie._src.init import RobustStart
+from coterie._src.init.conditioning import MAX_NUMBERS
 from coterie._src.optimisers import Adam, Momentum, Optimiser, PlainSteps
 from coterie._src.projections import Box, L2Ball, Projection, Unconstrained, UnitSphere
 from coterie._src.registry import Registry
@@ -246,6 +247,9 @@ class Method:
 
 def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
     smooth = setting.task.has_curvatures  # which the automatic step size and the stopping rule need
+    known = getattr(setting.task, "hessians_known", "never")  # an own task may lack it
+    small = setting.clients * setting.task.dim**2 <= MAX_NUMBERS
+    asked = setting.options.step == "auto" and small and known != "never"
     return setting.descent(
         rule,
         step_size=None if smooth or setting.options.step == "auto" else setting.options.step,
@@ -253,7 +257,9 @@ def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
         tolerance=0.0,
         empty="keep",
         weighted=True,
-        init=setting.robust_start(),
+        init=replace(setting.robust_start(), varying=known == "varying"),
+        conditioned=known if asked else "no",
+        max_byzantine=setting.max_byzantine,
     )
 
 

@@ -62,7 +62,7 @@ def client_app(load: LoadTask, attack: Callable[[Context], Attack | None] = lamb
 
 def respond_to(question: Question, task: Task, attack: Attack | None = None, node: int = 0) -> Answer:
     """Return the answer of one site, computed by the simulated network with one client in it."""
-    if question.centres.shape[1] != task.dim and question.kind in ("gradient", "loss"):
+    if question.centres.shape[1] != task.dim and question.kind in ("gradient", "loss", "hessian"):
         raise ValueError(f"question: centres have {question.centres.shape[1]} parameters, this model has {task.dim}")
     is_byzantine = np.array([attack is not None])
     rng = stream(node % 2**63, max(question.round, 0), "attack")
@@ -80,6 +80,8 @@ def respond_to(question: Question, task: Task, attack: Attack | None = None, nod
         replies = network.minimisers(centres, question.ridge, question.part)
     elif question.kind == "curvature":
         replies = network.curvatures(None if question.part is None else question.part[1])
+    elif question.kind == "hessian":
+        replies = network.hessians(centres, np.array([question.label]))
     else:
         replies = network.sizes()
     update = as_numpy(replies.updates[0])

@@ -17,7 +17,7 @@ from coterie._src.attacks.base import Question as Kind
 
 TYPE = "train"
 """Flower's type of all messages: a site handles only this one."""
-KINDS: tuple[Kind, ...] = ("gradient", "minimiser", "loss", "curvature", "size")
+KINDS: tuple[Kind, ...] = ("gradient", "minimiser", "loss", "curvature", "size", "hessian")
 OWN_CHOICE = -1
 """In place of a cluster: the client answers for the cluster that fits its data best."""
 

@@ -13,6 +13,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
+from coterie._src.coordinates import Coordinates
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
@@ -88,6 +89,7 @@ class FlowerNetwork:
         labels: Ints | None = None,
         part: tuple[int, int] | None = None,
         asked: Ints | None = None,
+        coordinates: Coordinates | None = None,
     ) -> Replies:
         whom = set(range(self.count) if asked is None else asked.tolist())
         if labels is not None:
@@ -111,6 +113,10 @@ class FlowerNetwork:
 
     def curvatures(self, rounds: int | None = None) -> Replies:
         return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=None if rounds is None else (0, rounds)))
+
+    def hessians(self, centres: Array, labels: Ints) -> Replies:
+        chosen = {client: max(int(label), 0) for client, label in enumerate(labels)}
+        return self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
 
     def count_present(self, seconds: float) -> int:
         """Return how many nodes are listed by Flower and have answered a question that costs them nothing.

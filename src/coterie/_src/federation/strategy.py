@@ -202,8 +202,12 @@ class ClusteredStrategy(Strategy):
 
 
 def _ask_again(state: State, network: FlowerNetwork) -> State:
-    """Return the state with the curvatures and weights of the present nodes, where it has any."""
+    """Return the state with the curvatures and weights of the present nodes, where it has any.
+
+    Coordinates and Hessians are asked for again in the next round.
+    """
     return state._replace(
+        conditioning=None,
         curvatures=None if state.curvatures is None else ask_curvatures(network),
         weights=None if state.weights is None else ask_weights(network),
     )

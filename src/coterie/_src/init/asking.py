@@ -12,8 +12,11 @@ from numpy.random import Generator
 
 from coterie._src.aggregators import TrimmedMean, floor_count, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
+from coterie._src.coordinates import Coordinates
+from coterie._src.init.conditioning import Conditioning
+from coterie._src.init.local_models import LocalModels
 from coterie._src.init.robust import BELOW_HALF, leading_directions
-from coterie._src.intake import Replies, admit
+from coterie._src.intake import Accepted, Replies, admit
 from coterie._src.network import Network
 
 Find = Callable[[Floats, int, float, Generator, bool, bool], Floats]
@@ -29,6 +32,10 @@ HALF = (0, 1)
 WIDE = 10_000
 """Answers with at least this many columns are projected onto their leading directions before they are clustered."""
 DIRECTIONS = 64
+MAX_STEPS = 6
+"""Steps towards one robust model for all clients, at most."""
+CENTRED = 0.1
+"""A median update of at most this share of the typical distance to it is small enough for the origin of a start."""
 
 
 class Points(NamedTuple):
@@ -36,6 +43,15 @@ class Points(NamedTuple):
 
     points: Floats  # (clients, r)
     embed: Callable[[Floats], Floats]  # (k, r) -> (k, d)
+    models: LocalModels | None = None  # by which centres are refined and compared, if there are any
+
+
+class Asked(NamedTuple):
+    """The point at which gradients are asked for, the coordinates, and the answers if they are known already."""
+
+    origin: Array  # (1, d)
+    conditioning: Conditioning | None
+    accepted: Accepted | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,7 @@ class RobustStart:
     ridge : the ridge penalty of the minimisers.
     origin : (1, d), the point at which gradients are computed; None for 0.
     shared : the number of leading coordinates that are equal for all clusters (see `Server.shared`).
+    varying : whether the clients' Hessians depend on the parameters.
     """
 
     find: Find
@@ -64,9 +81,12 @@ class RobustStart:
     ridge: float = 0.0
     origin: Array | None = None
     shared: int = 0
+    varying: bool = False
 
-    def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
-        """(k, d) centres of the kind and dtype of `example` (…, d).
+    def __call__(
+        self, network: Network, example: Array, rng: Generator, conditioning: Conditioning | None = None
+    ) -> Array:
+        """(k, d) centres of the kind and dtype of `example` (…, d); conditioning: the coordinates to cluster in.
 
         Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
@@ -74,8 +94,9 @@ class RobustStart:
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
         than one standard error.
         """
-        clusters = self._count(network, example, rng) if self.clusters is None else self.clusters
-        points, byzantine = self._points(network, example, clusters), self._byzantine_count(network)
+        asked = self._origin(network, example, conditioning)
+        clusters = self._count(network, example, rng, asked) if self.clusters is None else self.clusters
+        points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
         candidates = self._candidates(points, clusters, byzantine, rng)
         judged = _candidate_losses(network, candidates, example)
         lowest = _lowest(_losses(judged), byzantine)
@@ -96,33 +117,90 @@ class RobustStart:
         return floor_count(self.byzantine_fraction, network.count)
 
     def _candidates(
-        self, points: Points, clusters: int, byzantine: int, rng: Generator, reconsider: bool = True
+        self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator, reconsider: bool = True
     ) -> list[Floats]:
-        """Two candidates: with removed outliers counted towards the Byzantine fraction, and without."""
-        settings = clusters, _fraction(byzantine, len(points.points)), rng
-        found = [self.find(points.points, *settings, outliers_count, reconsider) for outliers_count in (True, False)]
-        return [points.embed(centres) for centres in found]
+        """Two candidates per set of points: with removed outliers counted towards the Byzantine fraction, and without."""
+        found = []
+        for one in points:
+            settings = clusters, _fraction(byzantine, len(one.points)), rng
+            both = [self.find(one.points, *settings, outliers_count, reconsider) for outliers_count in (True, False)]
+            if one.models is not None:
+                both = [one.models.refined(centres) for centres in both]
+            found += [one.embed(centres) for centres in both]
+        return found
 
-    def _points(self, network: Network, example: Array, fewest: int, part: tuple[int, int] | None = None) -> Points:
-        """One point per well-formed answer."""
+    def _best_candidate(
+        self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator
+    ) -> list[Floats]:
+        """The candidates; with local models only the one of lowest loss by these, which saves the clients' work."""
+        candidates = self._candidates(points, clusters, byzantine, rng)
+        models, asked = points[0].models, points[0]
+        if models is None:
+            return candidates
+        coordinates = models.conditioning.coordinates
+        origin = asked.embed(np.zeros((1, coordinates.dim)))
+        losses = [models.losses(coordinates.points(one - origin)).min(axis=1) for one in candidates]
+        return [candidates[_lowest(np.stack(losses, axis=1), byzantine)]]
+
+    def _origin(self, network: Network, example: Array, conditioning: Conditioning | None) -> Asked:
+        """The point at which gradients are asked for: with coordinates, near one robust model for all clients."""
         origin = 0 * example[:1, :] if self.origin is None else self.origin
+        if conditioning is None or self.question != "gradient":
+            return Asked(origin, None, None)
+        coordinates = conditioning.coordinates
+        for _ in range(MAX_STEPS):
+            accepted = self._gradients(network, origin, coordinates, None)
+            updates = coordinates.updates(as_numpy(accepted.updates))
+            if not len(updates):
+                break
+            labels = np.zeros(len(updates), dtype=np.int64)
+            newton = conditioning.newton(
+                accepted.clients, labels, 1, conditioning.leverages[accepted.clients], standardise=False
+            )
+            updates = newton.rows(updates)
+            centre = np.median(updates, axis=0)
+            spread = float(np.median(np.linalg.norm(updates - centre, axis=1)))
+            if np.linalg.norm(centre) <= CENTRED * spread:
+                return Asked(origin, conditioning, accepted)
+            origin = like(as_numpy(origin).astype(np.float64) - coordinates.parameters(newton.moves(centre[None])), origin)
+            if self.varying:
+                conditioning = conditioning.at(network, origin, np.zeros(network.count, dtype=np.int64))
+        return Asked(origin, conditioning, None)
+
+    def _gradients(
+        self, network: Network, origin: Array, coordinates: Coordinates | None, part: tuple[int, int] | None
+    ) -> Accepted:
+        replies = network.gradients(origin, -1, part=part, coordinates=coordinates)
+        return admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
+
+    def _points(
+        self, network: Network, example: Array, fewest: int, asked: Asked, part: tuple[int, int] | None = None
+    ) -> list[Points]:
+        """One point per well-formed answer, or several sets of points."""
+        origin, conditioning = asked.origin, asked.conditioning
         by_gradient = self.question == "gradient"
-        if by_gradient:
-            replies = network.gradients(origin, -1, part=part)
-        else:
+        if not by_gradient:
             replies = network.minimisers(origin, self.ridge, part)
-        accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
+            accepted = admit(replies, clients=network.count, clusters=1, round=-1, like=origin)
+        elif asked.accepted is not None and part is None:
+            accepted = asked.accepted
+        else:
+            accepted = self._gradients(
+                network, origin, None if conditioning is None else conditioning.coordinates, part
+            )
         if len(accepted.clients) < fewest:
             raise ValueError(f"a robust start needs at least {fewest} well-formed answers, got {len(accepted.clients)}")
         middle = as_numpy(origin).astype(np.float64)
+        if conditioning is not None and by_gradient:
+            return _conditioned_points(conditioning, accepted, middle)
         if origin.shape[1] < WIDE:
             found = as_numpy(accepted.updates).astype(np.float64)
-            return Points(middle - found / self.curvature if by_gradient else found, lambda centres: centres)
+            return [Points(middle - found / self.curvature if by_gradient else found, lambda centres: centres)]
         clusters = self.max_clusters if self.clusters is None else self.clusters
         points, embed = leading_directions(accepted.updates, max(DIRECTIONS, 8 * clusters))
-        return Points(points, (lambda centres: middle - embed(centres) / self.curvature) if by_gradient else embed)
+        return [Points(points, (lambda centres: middle - embed(centres) / self.curvature) if by_gradient else embed)]
 
-    def _count(self, network: Network, example: Array, rng: Generator) -> int:
+    def _count(self, network: Network, example: Array, rng: Generator, asked: Asked) -> int:
         """The estimated number of clusters.
 
         For k = 1, 2, … centres are computed from one half of every client's samples. A client chooses its centre on the
@@ -133,9 +211,9 @@ class RobustStart:
         centre more; so for a number that is not allowed, larger candidates without their too small clusters are
         considered as well.
         """
-        points, byzantine = self._points(network, example, 1, HALF), self._byzantine_count(network)
-        largest = max(1, min(self.max_clusters, len(points.points) - byzantine))
-        candidates = [found for k in range(1, largest + 1) for found in self._candidates(points, k, byzantine, rng)]
+        points, byzantine = self._points(network, example, 1, asked, HALF), self._byzantine_count(network)
+        largest = max(1, min(self.max_clusters, len(points[0].points) - byzantine))
+        candidates = [found for k in range(1, largest + 1) for found in self._best_candidate(points, k, byzantine, rng)]
         small = byzantine + STRAY_CLIENTS if byzantine else 0
         judged = _candidate_losses(network, candidates, example, HALF)
         fewer = [one.without(one.sizes <= small) for one in judged if (one.sizes > small).any()]
@@ -147,6 +225,21 @@ class RobustStart:
         worse = losses - losses[:, [_lowest(losses, byzantine)]]
         near = [_location(more, byzantine) <= _standard_error(more, byzantine) for more in worse.T]
         return allowed[near.index(True)].count  # the best itself is no worse, so there is one
+
+
+def _conditioned_points(conditioning: Conditioning, accepted: Accepted, origin: Floats) -> list[Points]:
+    """Points around the origin in the coordinates: −g_i and, where the clients' Hessians differ, −(H_i + λI)⁻¹g_i."""
+    coordinates = conditioning.coordinates
+    updates = -coordinates.updates(as_numpy(accepted.updates))
+    models = LocalModels(conditioning, accepted.clients, updates)
+
+    def embed(centres: Floats) -> Floats:
+        return origin + coordinates.parameters(centres)
+
+    found = [Points(updates, embed, models)]
+    if conditioning.specific:
+        found.append(Points(models.shrunk_minimisers(), embed, models))
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -54,6 +54,11 @@ class Task(Protocol):
         """Whether `curvatures` is known, so that a step size can be judged from it."""
         ...
 
+    @property
+    def hessians_known(self) -> Literal["never", "constant", "varying"]:
+        """Whether `hessians` is known, and whether it varies with θ."""
+        ...
+
     def on(self, clients: Clients) -> Self:
         """The same task on other clients (a subset, a part of the samples, a pool)."""
         ...
@@ -92,4 +97,8 @@ class Task(Protocol):
         samples with population curvature L, √λ_max ≈ √L + √(trace / n_i) (Marchenko–Pastur edge), so
         a server can tell how steep the mean of c such clients is. Zero where sampling adds nothing.
         """
+        ...
+
+    def hessians(self, centres: Array, labels: Ints) -> Floats:
+        """(k, dim), (m,) -> (m, dim, dim) in float64: ∇²F_i at the centre that labels[i] names."""
         ...

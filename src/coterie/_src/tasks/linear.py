@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,9 @@ class Loss(NamedTuple):
     """ℓ(s, y) for scores s (…, outputs) and targets y (…).
 
     value: (s, y) -> (…). slope: (s, y) -> ∂ℓ/∂s, (…, outputs). curvature: an upper bound on the eigenvalues of ∂²ℓ/∂s².
-    predict: s -> the predicted targets. flip: y -> the targets of a label-flip attack. square: whether it is the square
-    loss, for which there are kernels.
+    predict: s -> the predicted targets. flip: y -> the targets of a label-flip attack. second: s -> ∂²ℓ/∂s²,
+    (…, outputs, outputs), which does not depend on y; None where it is the number `curvature`. square: whether it is
+    the square loss, for which there are kernels.
     """
 
     outputs: int
@@ -46,6 +47,7 @@ class Loss(NamedTuple):
     curvature: float
     predict: Callable[[Array], Array]
     flip: Callable[[Array], Array]
+    second: Callable[[Floats], Floats] | None = None
     square: bool = False
 
 
@@ -74,7 +76,11 @@ def logistic_loss() -> Loss:
         xp = namespace(s)
         return 0.5 * (1.0 + xp.tanh(0.5 * s)) - y[..., None]
 
-    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, flip=lambda y: 1 - y)
+    def second(s: Floats) -> Floats:
+        found: Floats = (0.25 / np.cosh(0.5 * np.clip(s, -700, 700)) ** 2)[..., None]
+        return found
+
+    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, flip=lambda y: 1 - y, second=second)
 
 
 def softmax_loss(classes: int) -> Loss:
@@ -96,6 +102,12 @@ def softmax_loss(classes: int) -> Loss:
         e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
         return e / xp.sum(e, axis=-1, keepdims=True) - hot(s, y)
 
+    def second(s: Floats) -> Floats:
+        e = np.exp(s - s.max(axis=-1, keepdims=True))
+        p = e / e.sum(axis=-1, keepdims=True)
+        found: Floats = p[..., None] * (np.eye(classes) - p[..., None, :])
+        return found
+
     return Loss(
         classes,
         value,
@@ -103,6 +115,7 @@ def softmax_loss(classes: int) -> Loss:
         curvature=0.5,
         predict=lambda s: namespace(s).argmax(s, axis=-1),
         flip=lambda y: classes - 1 - y,
+        second=second,
     )
 
 
@@ -129,6 +142,10 @@ class LinearModel:
     @property
     def has_curvatures(self) -> bool:
         return True
+
+    @property
+    def hessians_known(self) -> Literal["constant", "varying"]:
+        return "constant" if self.loss.second is None else "varying"
 
     def on(self, clients: Clients) -> LinearModel:
         return replace(self, clients=clients)
@@ -235,6 +252,36 @@ class LinearModel:
     def _curvatures(self) -> Floats:
         """Computed once: all methods of a trial ask the same clients."""
         return self.loss.curvature * gram_curvatures(self.clients)
+
+    def hessians(self, centres: Array, labels: Ints) -> Floats:
+        if self.loss.second is None:
+            return self.loss.curvature * second_moments(self.clients)
+        weights = as_numpy(self._weights(centres)).astype(np.float64)
+        found = np.empty((self.clients.count, self.dim, self.dim))
+        for block in self.clients.blocks(CACHED_ELEMENTS):
+            features = as_numpy(block.features).astype(np.float64)
+            seconds = self.loss.second(features @ weights[labels[block.start : block.stop]])
+            # parameters are ordered by column, then by output
+            together = found[block.start : block.stop].reshape(-1, *(self.clients.dim, self.loss.outputs) * 2)
+            for a, b in np.ndindex(self.loss.outputs, self.loss.outputs):
+                together[:, :, a, :, b] = weighted_moments(features, seconds[..., a, b])
+        return found
+
+
+def second_moments(clients: Clients) -> Floats:
+    """(m, d, d) in float64: XᵀX/n of every client."""
+    found = np.empty((clients.count, clients.dim, clients.dim))
+    for block in clients.blocks(CACHED_ELEMENTS):
+        features = as_numpy(block.features).astype(np.float64)
+        found[block.start : block.stop] = weighted_moments(features)
+    return found
+
+
+def weighted_moments(features: Floats, weights: Floats | None = None) -> Floats:
+    """(c, n, d), (c, n) -> (c, d, d): Σ_l w_l x_l x_lᵀ / n."""
+    weighted = features if weights is None else features * weights[..., None]
+    found: Floats = features.transpose(0, 2, 1) @ weighted / features.shape[1]
+    return found
 
 
 def gram_curvatures(clients: Clients) -> Floats:

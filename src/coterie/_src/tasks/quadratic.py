@@ -15,7 +15,7 @@ from coterie._src.kernels import squared_loss as kernel
 from coterie._src.kernels.elkan import AssignmentCache
 from coterie._src.kernels.squared_loss import RegressionData
 from coterie._src.tasks.base import Response, assign
-from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, squared_loss
+from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, second_moments, squared_loss
 
 BLOCK = 1 << 22
 """The number of values in the temporary arrays of a block of clients."""
@@ -49,6 +49,10 @@ class Quadratic:
     @property
     def has_curvatures(self) -> bool:
         return True
+
+    @property
+    def hessians_known(self) -> Literal["never", "constant"]:
+        return "never" if self.grams is None else "constant"
 
     def on(self, clients: Clients) -> Quadratic:
         return self.build(clients)
@@ -127,6 +131,11 @@ class Quadratic:
         if self.grams is None:  # the Hessian is 2·I, without sampling error
             return np.broadcast_to([2.0, 0.0], (self.clients.count, 2)).copy()
         return self._curvatures
+
+    def hessians(self, centres: Array, labels: Ints) -> Floats:
+        if self.grams is None:
+            raise ValueError("hessians: a mean has none that depends on the data")
+        return 2.0 * second_moments(self.clients)  # not the matrices of the task, which may be in float32
 
     @cached_property
     def _curvatures(self) -> Floats:

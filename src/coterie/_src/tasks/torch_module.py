@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from coterie._src.arrays import Floats, Ints, as_numpy
+from coterie._src.arrays import Array, Floats, Ints, as_numpy
 from coterie._src.data import Clients
 from coterie._src.data.clients import Block
 from coterie._src.kernels.elkan import AssignmentCache
@@ -142,6 +142,10 @@ class NetworkTask:
     @property
     def has_curvatures(self) -> bool:
         return False
+
+    @property
+    def hessians_known(self) -> Literal["never"]:
+        return "never"
 
     def on(self, clients: Clients) -> NetworkTask:
         return replace(self, clients=clients)
@@ -383,6 +387,9 @@ class NetworkTask:
 
     def curvatures(self) -> Floats:
         raise ValueError("algorithm.step: auto needs a curvature, which a module does not have; give a number")
+
+    def hessians(self, centres: Array, labels: Ints) -> Floats:
+        raise ValueError("hessians: a module has too many parameters for its Hessian")
 
 
 def _targets(block: Block) -> Any:

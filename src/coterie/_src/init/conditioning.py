@@ -1,0 +1,281 @@
+"""Coordinates from the clients' Hessians, and Newton steps for every cluster.
+
+The Hessian of a squared loss is twice the second moments of the features. The server asks every client for its Hessian
+H_i once, and computes coordinates θ = Bφ in which a typical client has the Hessian I: there the features are
+uncorrelated and of equal spread, whatever they were. In these coordinates a cluster's step is a share of a Newton step
+with the mean Hessian of its members.
+
+What Byzantine clients can reach by false Hessians is bounded. The coordinates stay invertible, and any invertible
+coordinates lead to the same fixed points: a false Hessian costs rounds. A Hessian that is not positive semidefinite is
+ignored. A client with a Hessian above `LARGEST` times the typical norm counts less, with its Hessian and with its
+updates alike. With a share β < ½ of false Hessians in a cluster the mean is at least (1 − β) times the honest one, so
+that the step is at most 1/(1 − β) < 2 times as long as a Newton step in any direction, of which `SHARE` is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import eigh, solve_triangular
+
+from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.coordinates import Coordinates
+from coterie._src.intake import admit
+from coterie._src.network import Network
+
+LARGEST = 4.0
+"""A Hessian of a larger norm than this many times the typical one counts in proportion."""
+PASSES = 4
+"""Passes of the robust mean of Hessians at most."""
+OUTLYING = 2.0
+"""A Hessian whose trace is larger than this many times the typical one counts less in the mean."""
+RANK = 1e-13
+"""Directions in which the features vary by less than this share of the largest variance are left out."""
+SPECIFIC = 0.3
+"""If at least this share of the differences between the Hessians is not explained by the finite samples, then the
+noise of an update is judged by the client's own Hessian."""
+MAX_NUMBERS = 1 << 25
+"""Hessians are asked for if they have at most this many entries in all: 256 MB."""
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """The coordinates of a federation, and the clients' Hessians in them.
+
+    Attributes
+    ----------
+    coordinates : of the parameters, r ≤ d of them.
+    hessians : (m, r, r), I for a client without a usable answer.
+    leverages : (m,), in (0, 1]: how much a client counts because of its Hessian.
+    specific : in [0, 1], the share of the differences between the Hessians that the finite samples do not explain; 0
+        where it is less than `SPECIFIC`.
+    samples : the median number of samples of a client.
+    number : the condition number of the second moments that the coordinates remove.
+    """
+
+    coordinates: Coordinates
+    hessians: Floats
+    leverages: Floats
+    specific: float
+    samples: float
+    number: float = 1.0
+
+    def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
+        """The same coordinates with the Hessians at other centres, each client's at the centre that labels names."""
+        clients, matrices = ask_hessians(network, centres, labels)
+        basis = self.coordinates.basis
+        inner = basis.T @ matrices @ basis
+        return self._replaced(clients, inner)
+
+    def _replaced(self, clients: Ints, inner: Floats) -> Conditioning:
+        hessians, leverages = _usable(clients, inner, len(self.leverages))
+        return replace(self, hessians=hessians, leverages=leverages)
+
+    def newton(
+        self, clients: Ints, labels: Ints, clusters: int, weights: Floats, standardise: bool = True
+    ) -> NewtonSteps:
+        """The maps of Newton steps for the accepted clients (rows,), their labels and weights.
+
+        standardise: whether to compute the maps of `NewtonSteps.standardised`, if these are needed.
+        """
+        dim = self.coordinates.dim
+        identity, roots = np.eye(dim), np.empty((clusters, dim, dim))
+        own = np.empty((len(clients), dim, dim)) if self.specific and standardise else None
+        for j in range(clusters):
+            members = np.flatnonzero(labels == j)
+            mean = identity
+            if len(members):
+                shares = weights[members] / weights[members].sum()
+                mean = np.tensordot(shares, self.hessians[clients[members]], axes=1)
+            # what a finite sample may lack in some directions; it only shortens steps
+            lacking = 0.1 * np.sqrt(dim / (self.samples * max(len(members), 1))) * np.trace(mean) / dim
+            mean = mean + max(lacking, 1e-6) * identity
+            roots[j] = _inverse_root(mean)
+            if own is not None:
+                for i in members.tolist():
+                    own[i] = _inverse_root(mean + self.specific * (self.hessians[clients[i]] - mean))
+        return NewtonSteps(clients, labels, roots, own)
+
+
+@dataclass(frozen=True)
+class NewtonSteps:
+    """The maps of one round: with R_j = `roots[j]`, R_jᵀR_j is the inverse of the mean Hessian of cluster j.
+
+    clients, labels: (rows,), for which they were computed. own: (rows, r, r), R_i of the Hessian of every client, where
+    these differ; None where they do not.
+    """
+
+    clients: Ints
+    labels: Ints
+    roots: Floats
+    own: Floats | None
+
+    def fits(self, clients: Ints, labels: Ints) -> bool:
+        """Whether these are the clients and labels for which the maps were computed."""
+        return np.array_equal(clients, self.clients) and np.array_equal(labels, self.labels)
+
+    def rows(self, updates: Floats) -> Floats:
+        """R_j u_i for (rows, r) updates u_i with the labels j."""
+        found = np.empty_like(updates)
+        for j in np.unique(self.labels).tolist():
+            members = np.flatnonzero(self.labels == j)
+            found[members] = updates[members] @ self.roots[j].T
+        return found
+
+    def standardised(self, updates: Floats) -> Floats | None:
+        """R_i u_i, whose noise is the same for all clients; None where that of `rows` already is."""
+        if self.own is None:
+            return None
+        found: Floats = np.einsum("irs,is->ir", self.own, updates)
+        return found
+
+    def moves(self, steps: Floats) -> Floats:
+        """R_jᵀ s_j: (k, r) steps in the coordinates of `rows`, in the coordinates of the federation."""
+        found: Floats = np.einsum("krs,kr->ks", self.roots, steps)
+        return found
+
+
+def _inverse_root(matrix: Floats) -> Floats:
+    """R with RᵀR = matrix⁻¹."""
+    found: Floats = solve_triangular(np.linalg.cholesky(matrix), np.eye(len(matrix)), lower=True, check_finite=False)
+    return found
+
+
+def packed(matrices: Floats) -> Floats:
+    """(m, d, d) symmetric matrices -> (m, d(d+1)/2): their upper triangles."""
+    above = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[:, above[0], above[1]])
+
+
+def unpacked(rows: Floats, dim: int) -> Floats:
+    """The inverse of `packed`."""
+    above = np.triu_indices(dim)
+    found = np.empty((len(rows), dim, dim))
+    found[:, above[0], above[1]] = rows
+    found[:, above[1], above[0]] = rows
+    return found
+
+
+def ask_conditioning(
+    network: Network, centres: Array, labels: Ints | None, sizes: Floats, byzantine: int
+) -> Conditioning | None:
+    """The coordinates from the clients' Hessians at centres (k, d); None where no answer can be used.
+
+    labels: (m,), the centre for each client; None: the first. sizes: (m,), reported. byzantine: at most so many clients
+    are.
+    """
+    asked = np.zeros(network.count, dtype=np.int64) if labels is None else labels
+    clients, matrices = ask_hessians(network, centres, asked)
+    return condition(matrices, clients, sizes, byzantine)
+
+
+def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, Floats]:
+    """The clients with well-formed answers, (c,), and their Hessians, (c, d, d)."""
+    dim = int(centres.shape[1])
+    form = np.zeros((1, dim * (dim + 1) // 2))
+    replies = network.hessians(centres, labels)
+    accepted = admit(replies, clients=network.count, clusters=int(centres.shape[0]), round=-1, like=form)
+    rows = as_numpy(accepted.updates)
+    usable = np.abs(rows).max(axis=1, initial=0.0) < 1e150  # squares stay finite
+    return accepted.clients[usable], unpacked(rows[usable], dim)
+
+
+def condition(matrices: Floats, clients: Ints, sizes: Floats, byzantine: int) -> Conditioning | None:
+    """The coordinates from the Hessians (c, d, d) of some clients (c,); sizes: (m,), of all clients.
+
+    The mean P of the Hessians, in which one with a larger trace(P⁻¹H_i) than typical counts less, is diagonalised
+    together with the mean weighted by these traces; both change with the parameters in the same way, so that the axes
+    do not depend on the units and the correlation of the features (invariant coordinate selection; Tyler, Critchley,
+    Dümbgen and Oja, 2009). Each axis is scaled by a mean over the clients without the `byzantine` largest values, so
+    that false Hessians determine no scale.
+    """
+    if not len(matrices):
+        return None
+    diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
+    units = np.sqrt(_typical(diagonals, byzantine))
+    units = 1 / np.where(units > 0, units, 1.0)
+    matrices = matrices * (units[:, None] * units)
+    sound = _positive(matrices)
+    clients, inner = clients[sound], matrices if sound.all() else matrices[sound]
+    if not len(inner):
+        return None
+    weights, basis, number = np.ones(len(inner)), np.eye(len(units)), 0.0
+    for _ in range(PASSES):
+        turn, condition_number = _whitening(inner, weights)
+        number = number or condition_number
+        inner = turn.T @ inner @ turn
+        scales = _typical(np.maximum(np.einsum("crr->cr", inner), 0.0), byzantine)
+        kept = scales > 0
+        turn, root = turn[:, kept], np.sqrt(scales[kept])
+        inner = inner[:, kept][:, :, kept] / (root * root[:, None])
+        basis = basis @ (turn / root)
+        traces = np.einsum("crr->c", inner) / len(root)
+        before = weights
+        weights = 1 / np.maximum(traces / (OUTLYING * float(_typical(traces[:, None], byzantine)[0])), 1.0)
+        if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
+            break
+    basis = units[:, None] * basis
+    hessians, leverages = _usable(clients, inner, len(sizes))
+    inner, samples = hessians[clients], float(np.median(sizes))
+    norms = np.linalg.norm(inner, axis=(1, 2))
+    away = norms**2 - 2 * np.einsum("crr->c", inner) + inner.shape[1]
+    by_chance = (np.einsum("crr->c", inner) ** 2 + norms**2) / np.maximum(sizes[clients], 1.0)
+    specific = 1 - float(np.median(by_chance)) / max(float(np.median(away)), 1e-300)
+    return Conditioning(
+        Coordinates(basis, np.linalg.pinv(basis)),
+        hessians,
+        leverages,
+        min(specific, 0.999) if specific >= SPECIFIC else 0.0,
+        samples,
+        number,
+    )
+
+
+def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
+    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients."""
+    identity = np.eye(inner.shape[1])
+    inner[~_positive(inner)] = identity
+    norms = np.linalg.norm(inner, axis=(1, 2))
+    leverages, hessians = np.ones(count), np.broadcast_to(identity, (count, *identity.shape)).copy()
+    if len(clients):
+        leverages[clients] = np.minimum(1.0, LARGEST * np.median(norms) / np.maximum(norms, 1e-300))
+        hessians[clients] = inner
+    return hessians, leverages
+
+
+def _typical(values: Floats, byzantine: int) -> Floats:
+    """(c, r) -> (r,): means over the clients without the `byzantine` largest; the largest where these are 0."""
+    ranked = np.sort(values, axis=0)
+    found = ranked[: max(1, len(values) - byzantine)].mean(axis=0)
+    return np.asarray(np.where(found > 0, found, ranked[-1]))
+
+
+def _whitening(matrices: Floats, weights: Floats) -> tuple[Floats, float]:
+    """(d, r), the axes that make the weighted mean the identity, and its condition number."""
+    mean: Floats = np.tensordot(weights / weights.sum(), matrices, axes=1)
+    values, vectors = eigh(mean)
+    kept = values > RANK * values[-1]
+    axes = vectors[:, kept] / np.sqrt(values[kept])
+    traces = np.einsum("cde,de->c", matrices, axes @ axes.T)
+    tilt = np.clip(traces / max(float(np.median(np.abs(traces))), 1e-300), 0.0, 1e3) * weights
+    other = axes.T @ np.tensordot(tilt / max(tilt.sum(), 1e-300), matrices, axes=1) @ axes
+    return axes @ eigh(other)[1], float(values[-1] / values[kept][0])
+
+
+def _positive(matrices: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """(c,): which matrices are positive semidefinite, up to rounding."""
+    traces = np.einsum("crr->c", matrices)
+    shifted = matrices + (1e-6 * np.maximum(traces, 1e-300) / matrices.shape[1])[:, None, None] * np.eye(
+        matrices.shape[1]
+    )
+    sound = traces > 0
+    try:
+        np.linalg.cholesky(shifted[sound])
+    except np.linalg.LinAlgError:
+        for i in np.flatnonzero(sound).tolist():
+            try:
+                np.linalg.cholesky(shifted[i])
+            except np.linalg.LinAlgError:
+                sound[i] = False
+    return np.asarray(sound)
