@@ -46,9 +46,11 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
 
 
 def test_the_changelog_has_a_section_for_this_version_first() -> None:
+    """Before it there may be one for what is not released yet."""
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.*)$", changelog, flags=re.MULTILINE)
-    assert re.fullmatch(rf"\[{re.escape(coterie.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[0])
+    released = headings[1:] if headings[0] == "[Unreleased]" else headings
+    assert re.fullmatch(rf"\[{re.escape(coterie.__version__)}\] - \d{{4}}-\d\d-\d\d", released[0])
     kinds = re.findall(r"^### (.*)$", changelog, flags=re.MULTILINE)
     assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 

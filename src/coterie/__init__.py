@@ -32,7 +32,7 @@ if _typing.TYPE_CHECKING:
     )
     from coterie._src.algorithms import Algorithm
     from coterie._src.attacks import Attack, Payload
-    from coterie._src.data import Clients, Federation, Truth, gaussian_means, mixed_regression, read_folder
+    from coterie._src.data import Clients, Federation, Truth, gaussian_means, mixed_regression, read_folder, tabular
     from coterie._src.experiments.methods import Method
     from coterie._src.experiments.models import load
     from coterie._src.fitting import Result, attack, fit, registered
@@ -67,6 +67,7 @@ __all__ = [
     "module",
     "read_folder",
     "registered",
+    "tabular",
 ]
 
 _MODULES = {
@@ -76,7 +77,7 @@ _MODULES = {
     ),
     "algorithms": ("Algorithm",),
     "attacks": ("Attack", "Payload"),
-    "data": ("Clients", "Federation", "Truth", "gaussian_means", "mixed_regression", "read_folder"),
+    "data": ("Clients", "Federation", "Truth", "gaussian_means", "mixed_regression", "read_folder", "tabular"),
     "experiments.methods": ("Method",),
     "experiments.models": ("load",),
     "fitting": ("Result", "attack", "fit", "registered"),

@@ -11,7 +11,17 @@ from coterie._src.experiments.results import Row
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.sweep import Grid
 from coterie._src.studies.arena import ATTACKS
-from coterie._src.studies.beyond import RULES, beyond_report, by_dimension, grids, lower_bound, worst_by_dimension
+from coterie._src.studies.beyond import (
+    RULES,
+    TABLES,
+    UNKNOWN_TABLES,
+    beyond_report,
+    by_dimension,
+    family_of,
+    grids,
+    lower_bound,
+    worst_by_dimension,
+)
 
 
 def rows(grid: Grid) -> list[Row]:
@@ -54,6 +64,37 @@ def test_the_report_has_a_table_for_each_and_says_who_was_worst() -> None:
     assert "| slope | 0.500 ± 0.000 | 0.500 ± 0.000 |" in text
     assert "2 trials." in text
     assert "## paper\n\n1 to 2 trials.\n" in beyond_report({"paper": found["paper"][1:]})
+
+
+def test_every_family_of_tables_has_a_name_that_its_rows_tell() -> None:
+    full = grids(50)
+    assert (full["tables"].trials, full["tables_unknown"].trials) == (50, 10)
+    for name, families in (("tables", TABLES), ("tables_unknown", UNKNOWN_TABLES)):
+        configs = full[name].configs
+        assert len(configs) == 2 * len(families)
+        assert all(config.methods == ["coterie"] and config.attack.kind == "paper" for config in configs)
+        assert {config.algorithm.clusters for config in configs} == {"known" if name == "tables" else "auto"}
+        found = [(family_of(row), row["problem.byzantine"]) for row in rows(full[name])[::2]]
+        assert found == [(family, share) for family in families for share in (0.05, 0.0)]
+    sizes = {(config.problem.clients, config.problem.clusters) for config in full["tables"].configs}  # type: ignore[attr-defined]
+    assert sizes == {(200, 5)}
+    old = {key: value for key, value in rows(full["tables"])[0].items() if key != "problem.heavy"}
+    assert family_of(old) == "independent normal"  # results from before a key was there
+    with pytest.raises(ValueError, match="family: no family of tables has"):
+        family_of({**old, "problem.correlation": 0.123})
+
+
+def test_tables_are_reported_by_family_in_the_order_of_the_grid() -> None:
+    found = {name: rows(grid) for name, grid in grids(2).items() if name.startswith("tables")}
+    text = beyond_report({name: list(reversed(own)) for name, own in found.items()})
+    quality = "1.105 ± 0.005 | 1.110 | 1.0000 ± 0.0000 | 20 | 21 |"
+    assert f"| correlation 0.9 | 0.05 | {quality}\n| correlation 0.9 | 0.0 | {quality}\n| scales 1.5 |" in text
+    assert f"| 4 centres, 0.35 apart | 0.05 | 1 of 2 | 5 | {quality}" in text
+    assert f"| n = 20 | 0.0 | 1 of 2 | 6 | {quality}" in text
+    assert "## tables\n\n2 trials.\n\n| features | Byzantine | x oracle | worst trial | ARI |" in text
+    undefined = [{**row, "oracle_ratio": math.nan} for row in found["tables"]]
+    assert "| mean 2 | 0.0 | - | - | 1.0000 ± 0.0000 |" in beyond_report({"tables": undefined})
+    assert "tables" not in beyond_report({"paper": rows(grids(2, quick=True)["paper"])})
 
 
 def test_the_worst_attack_counts_for_every_rule_and_dimension(tmp_path: Path) -> None:

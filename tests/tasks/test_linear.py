@@ -10,7 +10,14 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from coterie._src.data import Clients, mixed_regression
 from coterie._src.tasks import linear, linear_regression, logistic_regression, softmax_regression
-from coterie._src.tasks.linear import float32_inverse, least_squares
+from coterie._src.tasks.linear import (
+    Loss,
+    float32_inverse,
+    least_squares,
+    logistic_loss,
+    smooth_minimiser,
+    softmax_loss,
+)
 
 
 def test_least_squares_of_many_samples_is_summed_in_parts(
@@ -69,6 +76,47 @@ def test_logistic_and_softmax_agree_with_scikit_learn(rng: np.random.Generator) 
     binary = (y > 0).astype(float)
     logistic = logistic_regression(Clients(x, binary, np.array([n]))).minimisers(ridge)[0]
     np.testing.assert_allclose(logistic, peer.fit(x, binary).coef_[0], atol=2e-4)
+
+
+def conditioned(rng: np.random.Generator, dim: int, condition: float) -> np.ndarray:
+    """(dim, dim), with singular values from √condition to 1/√condition."""
+    left, right = (np.linalg.qr(rng.standard_normal((dim, dim)))[0] for _ in range(2))
+    return left * condition ** np.linspace(0.5, -0.5, dim) @ right
+
+
+@pytest.mark.parametrize("loss", [logistic_loss(), softmax_loss(3)], ids=["logistic", "softmax"])
+def test_smooth_minimisers_do_not_depend_on_the_coordinates(loss: Loss, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((400, 6)) + 0.5
+    classes = max(2, loss.outputs)
+    y = np.argmax(x[:, :classes] + rng.gumbel(size=(400, classes)), axis=1).astype(float)
+    matrix = conditioned(rng, 6, 1e4)
+    minimise = smooth_minimiser(loss)
+    found, changed = (minimise(features, y, 0.0).reshape(6, loss.outputs) for features in (x, x @ matrix))
+    gradient = x.T @ loss.slope(x @ found, y) / 400
+    assert np.abs(gradient).max() < 1e-7
+    assert np.abs(x @ found).max() > 1
+    np.testing.assert_allclose(x @ matrix @ changed, x @ found, atol=1e-5)
+    if loss.outputs > 1:  # the number that could be added to all classes stays 0
+        np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-9)
+        np.testing.assert_allclose((matrix @ changed).sum(axis=1), 0, atol=1e-9)
+
+
+def test_smooth_minimisers_lie_in_the_span_of_the_samples(rng: np.random.Generator) -> None:
+    minimise = smooth_minimiser(logistic_loss())
+    x, y = rng.standard_normal((90, 2)), (np.arange(90) % 3 == 0).astype(float)
+    alone = minimise(x, y, 0.0)
+    doubled = minimise(np.column_stack([x, x[:, 0]]), y, 0.0)
+    np.testing.assert_allclose(doubled, [alone[0] / 2, alone[1], alone[0] / 2], atol=1e-7)
+    assert minimise(np.zeros((4, 3)), np.array([0.0, 1.0, 1.0, 1.0]), 0.0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_ridge_is_a_penalty_in_the_given_coordinates(rng: np.random.Generator) -> None:
+    scales = np.array([100.0, 1.0, 0.01])
+    x, y = rng.standard_normal((50, 3)) * scales, (np.arange(50) % 3 == 0).astype(float)
+    loss, ridge = logistic_loss(), 0.05
+    found = smooth_minimiser(loss)(x, y, ridge)
+    gradient = x.T @ loss.slope(x @ found[:, None], y)[:, 0] / 50 + 2 * ridge * found
+    assert np.abs(gradient / scales).max() < 1e-7
 
 
 def test_a_gradient_of_very_many_samples_keeps_its_digits() -> None:

@@ -14,6 +14,7 @@ from coterie._src.data.images import (
     split_iid,
 )
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
+from coterie._src.data.tabular import tabular
 
 __all__ = [
     "Block",
@@ -35,4 +36,5 @@ __all__ = [
     "rotated",
     "split_dirichlet",
     "split_iid",
+    "tabular",
 ]

@@ -89,7 +89,7 @@ class Layout(NamedTuple):
 
     labels: Ints  # (m,), -1 for a Byzantine client
     sizes: Ints  # (m,)
-    centres: Floats  # (k, d), norm 1
+    centres: Floats  # (k, d), norm 1 as drawn
     byzantine_parameters: Floats  # (Byzantine clients, d), norm 3
 
     def client_parameters(self) -> Floats:
@@ -98,11 +98,16 @@ class Layout(NamedTuple):
         found[self.labels < 0] = self.byzantine_parameters
         return found
 
+    def rows(self) -> Iterator[slice]:
+        """Yield, for every client, the slice of its samples."""
+        for size, end in zip(self.sizes, np.cumsum(self.sizes), strict=True):
+            yield slice(int(end - size), int(end))
+
     def parameters(self) -> Iterator[tuple[slice, Floats]]:
         """Yield, for every client, the slice of its samples and the (d,) parameter that generates them."""
         own = iter(self.byzantine_parameters)
-        for size, end, label in zip(self.sizes, np.cumsum(self.sizes), self.labels, strict=True):
-            yield slice(int(end - size), int(end)), self.centres[label] if label >= 0 else next(own)
+        for rows, label in zip(self.rows(), self.labels, strict=True):
+            yield rows, self.centres[label] if label >= 0 else next(own)
 
 
 def draw_layout(
@@ -113,14 +118,15 @@ def draw_layout(
     dim: int,
     byzantine: float,
     shares: Sequence[float] | None,
+    unit_vectors: Callable[[int, int, Generator], Floats] = unit_bernoulli,
 ) -> Layout:
-    """Labels, sizes and parameters of a federation."""
+    """Labels, sizes and parameters of a federation; unit_vectors: (count, dim, rng) -> (count, dim), of norm 1."""
     if dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}")
     labels = draw_labels(clients, clusters, byzantine, shares)
     sizes = draw_sizes(clients, samples, rng)
-    centres = unit_bernoulli(clusters, dim, rng)
-    return Layout(labels, sizes, centres, 3.0 * unit_bernoulli(int((labels < 0).sum()), dim, rng))
+    centres = unit_vectors(clusters, dim, rng)
+    return Layout(labels, sizes, centres, 3.0 * unit_vectors(int((labels < 0).sum()), dim, rng))
 
 
 def mixed_regression(
@@ -172,7 +178,7 @@ def mixed_regression(
     >>> federation.clients.count, federation.truth.labels.tolist()
     (8, [0, 0, 0, 1, 1, 1, -1, -1])
     """
-    rng, scale = default_rng(rng), _noise_scale(noise_variance)
+    rng, scale = default_rng(rng), noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     total = int(layout.sizes.sum())
     features = rng.standard_normal((total, dim), dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
@@ -230,7 +236,7 @@ def gaussian_means(
     >>> gaussian_means(0, clients=8, clusters=2, samples=5, dim=3).clients.features.shape
     (40, 3)
     """
-    rng, scale = default_rng(rng), _noise_scale(noise_variance)
+    rng, scale = default_rng(rng), noise_scale(noise_variance)
     layout = draw_layout(rng, clients, clusters, samples, dim, byzantine, shares)
     return _means(lambda mean, size: mean + scale * rng.standard_normal((size, dim)), layout, dtype)
 
@@ -263,7 +269,8 @@ def _means(draw: Callable[[Floats, int], NDArray[Any]], layout: Layout, dtype: D
     return Federation(Clients(samples, None, layout.sizes), Truth(layout.centres.astype(dtype), layout.labels))
 
 
-def _noise_scale(variance: float) -> float:
-    if variance < 0:
-        raise ValueError(f"noise_variance must be at least 0, got {variance}")
+def noise_scale(variance: float) -> float:
+    """σ from σ²."""
+    if not 0 <= variance < np.inf:
+        raise ValueError(f"noise_variance must be at least 0 and finite, got {variance}")
     return float(np.sqrt(variance))

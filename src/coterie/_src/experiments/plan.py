@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from coterie._src import theory
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import GaussianMeans, MixedRegression, Synthetic
+from coterie._src.experiments.problems import GaussianMeans, MixedRegression, Synthetic, Tabular
 
 
 class Line(NamedTuple):
@@ -39,6 +39,8 @@ def setting(config: Config, constants: theory.Constants) -> theory.Setting:
     problem = config.problem
     if not isinstance(problem, Synthetic):
         raise ValueError("plan: needs a synthetic problem, or the numbers of one; a folder's truth is unknown")
+    if isinstance(problem, Tabular):
+        raise ValueError("plan: the paper's quantities are not known for tabular features; use mixed-regression")
     share = smallest_share_of(problem)
     counts = problem.sample_counts
     samples = counts[0] if isinstance(counts, range) else min(counts)

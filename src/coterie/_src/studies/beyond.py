@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie._src.experiments.problems import Tabular
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.summary import share
 from coterie._src.experiments.sweep import Grid, parse_grid
@@ -30,6 +31,33 @@ STRONGEST = ("constant", "trimmed mean", "ALIE, worst", "noisy ALIE, worst", "Mi
 """The attacks of the grid over dimensions; of each aggregator and dimension the worst of them is reported."""
 BOUNDS = (0.05, 0.1, 0.15, 0.18, 0.2, 0.3)
 """Upper bounds on the Byzantine fraction, which is 0.05; the share of the smallest of the five clusters is 0.19."""
+TABLES: dict[str, dict[str, Any]] = {
+    "independent normal": {},
+    "correlation 0.5": {"correlation": 0.5},
+    "correlation 0.9": {"correlation": 0.9},
+    "scales 1.5": {"scales": 1.5},
+    "3 factors": {"factors": 3},
+    "mean 2": {"mean": 2.0},
+    "binary": {"binary": 1.0},
+    "counts and heavy tails": {"counts": 0.5, "heavy": 0.5},
+    "means of clients": {"client_means": 1.0},
+    "covariances of clients": {"client_covariances": 0.5},
+    "all mixed": {
+        "correlation": 0.5, "factors": 2, "scales": 1.0, "mean": 1.0, "binary": 0.2, "counts": 0.2, "heavy": 0.2
+    },
+    "unequal shares, correlation 0.9": {"shares": [[0.1, 0.15, 0.2, 0.25, 0.3]], "correlation": 0.9},
+    "spread 0.1": {"spread": 0.1},
+    "logistic, mean 1": {"task": "logistic", "samples": 200, "dim": 20, "mean": 1.0},
+    "logistic, correlation 0.5": {"task": "logistic", "samples": 200, "dim": 20, "correlation": 0.5},
+    "softmax, correlation 0.5": {"task": "softmax", "classes": 3, "samples": 300, "dim": 10, "correlation": 0.5},
+}  # fmt: skip
+"""Families of features, in the form of a grid: what differs from the problem `tabular` as it is by default."""
+UNKNOWN_TABLES: dict[str, dict[str, Any]] = {
+    **TABLES,
+    "4 centres, 0.35 apart": {"clusters": 4, "separation": 0.35},
+    "n = 20": {"samples": 20},
+}
+"""The families of the grid in which k is estimated."""
 ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
@@ -39,9 +67,11 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     paper: the paper's grid and attack. honest: the same without Byzantine clients. attacked: every attack of the arena.
     uneven: clusters of unequal size, clients with unequal numbers of samples, counts. bound: an upper bound on the
     Byzantine fraction that is too large. unknown: k is estimated, under the paper's attack and under `phantom`.
-    dimension: one cluster in 20 to 5,000 dimensions. The last two have a fifth of the trials.
+    tables: features that look like real tables, with and without Byzantine clients. tables_unknown: the same where k
+    is estimated, and clusters that are harder to count. dimension: one cluster in 20 to 5,000 dimensions. unknown,
+    tables_unknown and dimension have a fifth of the trials.
 
-    quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the last.
+    quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
     settings = [{"problem": {"clusters": k, "clients": m}} for k, m in SETTINGS if not quick or k <= 5]
     dims = [d for d in DIMENSIONS if not quick or d <= 100]
@@ -51,6 +81,11 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
         return parse_grid({"problem": {"dim": dims, **problem}, "run": methods, "settings": list(settings), **sections})
 
     few = max(2, trials // 5)
+
+    def tables(trials: int, families: dict[str, dict[str, Any]], **sections: Any) -> Grid:
+        settings = [{"problem": {"dim": 50, **family}} for family in families.values()]
+        return grid(trials, {"kind": "tabular", "byzantine": [0.05, 0.0]}, settings, **sections)
+
     each = [{**cell, "attack": attack} for cell in settings for attack in ATTACKS.values()]
     one_cluster = {
         "kind": "gaussian-means",
@@ -75,6 +110,8 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
             [{**cell, "attack": {"kind": kind}} for cell in settings[:3] for kind in ("paper", "phantom")],
             algorithm={"clusters": "auto"},
         ),
+        "tables": tables(trials, TABLES),
+        "tables_unknown": tables(few, UNKNOWN_TABLES, algorithm={"clusters": "auto"}),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,
@@ -96,6 +133,8 @@ def beyond_report(found: Rows) -> str:
         "uneven": _uneven,
         "bound": _bound,
         "unknown": _unknown,
+        "tables": _tables,
+        "tables_unknown": _tables_unknown,
         "dimension": _dimension,
     }
     lines = []
@@ -111,17 +150,23 @@ def _cells(rows: Sequence[Row]) -> list[str]:
     lines = []
     for line in aggregate(rows, CELL):
         own = [row for row in rows if all(row[key] == line[key] for key in CELL)]
-        lines.append(
-            [
-                *(line[key] for key in CELL),
-                mean_of(line, "oracle_ratio"),
-                f"{max(row['oracle_ratio'] for row in own):.3f}",
-                mean_of(line, "ari", ".4f"),
-                f"{line['rounds']:.0f}",
-                f"{max(row['rounds'] for row in own):.0f}",
-            ]
-        )
-    return table(["k", "m", "d", "x oracle", "worst trial", "ARI", "rounds", "most rounds"], lines)
+        lines.append([*(line[key] for key in CELL), *_quality(line, own)])
+    return table(["k", "m", "d", *QUALITY], lines)
+
+
+QUALITY = ["x oracle", "worst trial", "ARI", "rounds", "most rounds"]
+
+
+def _quality(line: Row, own: Sequence[Row]) -> list[str]:
+    """The cells under `QUALITY`; line: the mean over the trials `own`."""
+    ratios = [row["oracle_ratio"] for row in own]
+    return [
+        mean_of(line, "oracle_ratio"),
+        "-" if any(map(math.isnan, ratios)) else f"{max(ratios):.3f}",
+        mean_of(line, "ari", ".4f"),
+        f"{line['rounds']:.0f}",
+        f"{max(row['rounds'] for row in own):.0f}",
+    ]
 
 
 def _attacked(rows: Sequence[Row]) -> list[str]:
@@ -210,17 +255,56 @@ def _unknown(rows: Sequence[Row]) -> list[str]:
     lines = []
     for line in aggregate(rows, [*CELL, "attack.kind"]):
         keys = [*CELL, "attack.kind"]
-        own = [row["clusters"] for row in rows if all(row[key] == line[key] for key in keys)]
-        right = sum(found == line["problem.clusters"] for found in own)
-        wrong = sorted({f"{found:.0f}" for found in own if found != line["problem.clusters"]})
-        cells = [line[key] for key in keys]
-        lines.append([*cells, f"{right} of {len(own)}", ", ".join(wrong) or "-", mean_of(line, "oracle_ratio")])
+        own = [row for row in rows if all(row[key] == line[key] for key in keys)]
+        lines.append([*(line[key] for key in keys), *_found(own), mean_of(line, "oracle_ratio")])
     for attack in dict.fromkeys(row["attack.kind"] for row in rows):  # both attacks have the same trials
         hits = [row["clusters"] == row["problem.clusters"] for row in rows if row["attack.kind"] == attack]
         _, low, high = share(sum(hits), len(hits))
         found = f"{sum(hits)} of {len(hits)} (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
         lines.append(["all", "", "", attack, found, "", ""])
     return table(["k", "m", "d", "attack", "k found", "otherwise", "x oracle"], lines)
+
+
+def _found(rows: Sequence[Row]) -> tuple[str, str]:
+    """How many trials found the true number of clusters, and what the others found."""
+    right = sum(row["clusters"] == row["problem.clusters"] for row in rows)
+    wrong = sorted({f"{row['clusters']:.0f}" for row in rows if row["clusters"] != row["problem.clusters"]})
+    return f"{right} of {len(rows)}", ", ".join(wrong) or "-"
+
+
+def family_of(row: Row) -> str:
+    """The family in `UNKNOWN_TABLES` of a row of the problem `tabular`; a key that the row lacks has its default."""
+    defaults = {key: Tabular.model_fields[key].default for family in UNKNOWN_TABLES.values() for key in family}
+    own = {key: row.get(f"problem.{key}", default) for key, default in defaults.items()}
+    for name, family in UNKNOWN_TABLES.items():
+        shares = {"shares": family["shares"][0]} if "shares" in family else {}  # a grid has a list of lists
+        if own == {**defaults, **family, **shares}:
+            return name
+    raise ValueError(f"family: no family of tables has {own}")
+
+
+def _by_family(rows: Sequence[Row]) -> list[tuple[list[Any], Row, list[Row]]]:
+    """Per family and Byzantine fraction, in the order of the grid: both, the means over the trials, and the trials."""
+    keys = ["family", "problem.byzantine"]
+    named = [{**row, "family": family_of(row)} for row in rows]
+    order = list(UNKNOWN_TABLES)
+    means = sorted(aggregate(named, keys), key=lambda line: (order.index(line["family"]), -line["problem.byzantine"]))
+    return [
+        ([line[key] for key in keys], line, [row for row in named if all(row[key] == line[key] for key in keys)])
+        for line in means
+    ]
+
+
+def _tables(rows: Sequence[Row]) -> list[str]:
+    """Per family of features, as `_cells`."""
+    lines = [[*cells, *_quality(line, own)] for cells, line, own in _by_family(rows)]
+    return table(["features", "Byzantine", *QUALITY], lines)
+
+
+def _tables_unknown(rows: Sequence[Row]) -> list[str]:
+    """Per family of features, how often the true k was found, and the rest as in `_tables`."""
+    lines = [[*cells, *_found(own), *_quality(line, own)] for cells, line, own in _by_family(rows)]
+    return table(["features", "Byzantine", "k found", "otherwise", *QUALITY], lines)
 
 
 def worst_by_dimension(rows: Sequence[Row]) -> list[Row]:
@@ -273,7 +357,7 @@ def by_dimension(rows: Sequence[Row], path: str | Path) -> None:
 
 STUDY = Study(
     name="beyond",
-    summary="the method `coterie` under every attack, with unknown k, and aggregators in up to 5,000 dimensions",
+    summary="the method `coterie` under every attack, with unknown k, on tables; aggregators in up to 5,000 dimensions",
     grids=lambda options: grids(options.trials, options.quick),
     reports={
         "beyond.md": lambda rows, options: beyond_report(rows),

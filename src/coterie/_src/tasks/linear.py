@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, lstsq, solve
+from scipy.linalg import eigh, lstsq, solve, svd
 from scipy.linalg.lapack import dpocon, dpotrf, dpotrs, sgetrf, sgetri
 from scipy.optimize import minimize
 
@@ -27,6 +27,8 @@ from coterie._src.tasks.base import Response, assign
 
 WELL_CONDITIONED = 1e-6
 """If the inverse condition number of the Gram matrix is larger, its Cholesky factor gives ten correct digits."""
+UNTIL_SMALL = {"gtol": 1e-8, "ftol": 0.0, "maxcor": 20}
+"""Options of L-BFGS: the largest entry of the gradient ends the search."""
 POWER_STEPS = 30
 CACHED_ELEMENTS = 1 << 19
 """Feature values of a block that is read twice: 2 MB of float32, which stay in the cache of a core."""
@@ -365,22 +367,34 @@ def float32_inverse(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
 def smooth_minimiser(loss: Loss) -> Callable[[NDArray[Any], NDArray[Any], float], Floats]:
     """A function (x, y, ridge) -> local minimiser of a smooth convex loss, by L-BFGS from 0.
 
+    Without ridge in coordinates in which the second moment of the features is the identity, so that the scale and the
+    correlation of the columns do not matter; directions below the precision of x are left out, as in `least_squares`.
     On separable data without ridge there is no minimiser; the search then stops where the gradient is small.
     """
 
     def minimise(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
-        n, d = x.shape
+        n, precision = len(x), float(np.finfo(x.dtype).eps)
         x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
+        basis = np.eye(x.shape[1]) if ridge else _whitening(x, precision)
 
-        def objective(theta: Floats) -> tuple[float, Floats]:
-            scores = x @ theta.reshape(d, loss.outputs)
-            gradient = (x.T @ loss.slope(scores, y) / n).ravel() + 2 * ridge * theta
-            return float(loss.value(scores, y).mean() + ridge * theta @ theta), gradient
+        def objective(found: Floats) -> tuple[float, Floats]:
+            weights = basis @ found.reshape(basis.shape[1], loss.outputs)
+            scores = x @ weights
+            gradient = basis.T @ (x.T @ loss.slope(scores, y) / n + 2 * ridge * weights)
+            return float(loss.value(scores, y).mean() + ridge * (weights**2).sum()), gradient.ravel()
 
-        found = minimize(objective, np.zeros(d * loss.outputs), jac=True, method="L-BFGS-B")
-        return np.asarray(found.x)
+        start = np.zeros(basis.shape[1] * loss.outputs)
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=UNTIL_SMALL).x
+        return np.asarray(basis @ found.reshape(basis.shape[1], loss.outputs)).ravel()
 
     return minimise
+
+
+def _whitening(x: Floats, precision: float) -> Floats:
+    """(d, rank): W with span that of the rows of x and WᵀXᵀXW/n = I."""
+    _, values, vectors = svd(np.linalg.qr(x, mode="r"), full_matrices=False)
+    kept = values > precision * values[0]
+    return np.asarray(vectors[kept].T * (np.sqrt(len(x)) / values[kept]))
 
 
 def _check_classes(clients: Clients, classes: int) -> None:

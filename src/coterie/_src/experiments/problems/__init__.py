@@ -10,6 +10,7 @@ from coterie._src.experiments.problems.base import Problem, Setup
 from coterie._src.experiments.problems.folder import Folder
 from coterie._src.experiments.problems.images import Images
 from coterie._src.experiments.problems.synthetic import GaussianMeans, MixedRegression, PoissonMeans, Synthetic
+from coterie._src.experiments.problems.tabular import Tabular
 from coterie._src.registry import Registry
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ProblemRecord",
     "Setup",
     "Synthetic",
+    "Tabular",
     "problem_of",
 ]
 
@@ -43,6 +45,7 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("mixed-regression", "the paper's mixture of linear regressions", MixedRegression),
         ProblemRecord("gaussian-means", "means of Gaussian samples (Section 3)", GaussianMeans),
         ProblemRecord("poisson-means", "means of counts (Section 5.3)", PoissonMeans),
+        ProblemRecord("tabular", "regressions whose features look like the columns of real tables", Tabular),
         ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
         ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
         ProblemRecord("folder", "your own data, one file per client", Folder),
