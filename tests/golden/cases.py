@@ -198,7 +198,11 @@ def _in_folder(work: Callable[[Path], Result]) -> Result:
 def machine() -> str:
     """Bits depend on the processor (the order of a sum follows its vectors) and on the libraries."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    processor = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
+    # a virtual machine may hide the model's name, so its number and its instructions count as well
+    wanted = ("model name", "cpu family", "model\t", "flags")
+    described = [next((line for line in lines if line.startswith(name)), "").split(":")[-1].strip() for name in wanted]
+    name, family, model, flags = described
+    processor = f"{name or platform.machine()} {family}.{model} {hashlib.sha256(flags.encode()).hexdigest()[:8]}"
     return f"{processor}, NumPy {np.__version__}, SciPy {scipy.__version__}, torch {torch.__version__}"
 
 

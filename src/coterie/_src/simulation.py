@@ -165,13 +165,15 @@ class SimulatedNetwork:
 def _in_parameters(forged: Forgery, coordinates: Coordinates, example: Array) -> Forgery:
     """Forged updates of the server's coordinates as gradients like those of the example; malformed ones unchanged."""
     if isinstance(forged.updates, np.ndarray):
-        return forged._replace(updates=like(coordinates.gradients(forged.updates), example))
+        with np.errstate(invalid="ignore", over="ignore"):
+            return forged._replace(updates=like(coordinates.gradients(forged.updates), example))
 
     def back(row: Any) -> Any:
         well_formed = isinstance(row, np.ndarray) and row.dtype.kind == "f" and row.shape == (coordinates.dim,)
         return like(coordinates.gradients(row[None])[0], example) if well_formed else row
 
-    return forged._replace(updates=[back(row) for row in forged.updates])
+    with np.errstate(invalid="ignore", over="ignore"):  # not finite on purpose
+        return forged._replace(updates=[back(row) for row in forged.updates])
 
 
 class Round(NamedTuple):

@@ -12,7 +12,7 @@ from coterie._src.aggregators import Aggregator, Mean, median, trimmed_share
 from coterie._src.algorithms.base import RoundInfo, State
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
 from coterie._src.init.asking import RobustStart
-from coterie._src.init.conditioning import ask_conditioning
+from coterie._src.init.conditioning import Conditioned, ask_conditioning, ask_sizes
 from coterie._src.intake import Accepted, admit
 from coterie._src.network import Network
 from coterie._src.server import UNCONSTRAINED, Server, Step, automatic_steps, take_step
@@ -64,7 +64,7 @@ class ClusteredDescent:
     participation: float = 1.0
     init: RobustStart | None = None
     labels: Ints | None = None
-    conditioned: Literal["no", "constant", "varying"] = "no"
+    conditioned: Conditioned = "no"
     max_byzantine: int = 0
 
     def initial_state(self, network: Network, start: Array, rng: Generator) -> State:
@@ -120,7 +120,7 @@ class ClusteredDescent:
         updates = conditioning.coordinates.updates(as_numpy(accepted.updates))
         judged, rows = newton.standardised(updates), newton.rows(updates)
         local = accepted._replace(updates=rows)
-        step_sizes = np.full(clusters, SHARE)
+        step_sizes = np.full(clusters, SHARE if self.step_size is None else self.step_size)
         weights_taken = weights if server.aggregate.takes_weights else None
         aggregate, used = server.aggregate, local
         if judged is not None:
@@ -255,14 +255,6 @@ def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: i
                 return None
             found[members] = shares
     return found
-
-
-def ask_sizes(network: Network) -> Floats:
-    """(m,): the reported numbers of samples, at least 1; 1 where the reply was refused."""
-    accepted = admit(network.sizes(), clients=network.count, clusters=1, round=-1, like=np.zeros((1, 1)))
-    sizes = np.ones(network.count)
-    sizes[accepted.clients] = np.maximum(as_numpy(accepted.updates)[:, 0], 1.0)
-    return sizes
 
 
 def bounded_weights(sizes: Floats) -> Floats:

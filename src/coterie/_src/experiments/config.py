@@ -47,6 +47,11 @@ class AlgorithmSection(Section):
         description="bound on alpha (coterie, brifca-filter, -no-regret, robust starts); below any cluster's share",
         json_schema_extra={"old_name": "most_byzantine"},
     )
+    coordinates: Literal["auto", "raw", "hessian"] = Field(
+        "auto",
+        description="coordinates of starts and steps: raw, or hessian (uncorrelated, of equal spread, by the clients' "
+        "second moments); auto: hessian for coterie and for starts that ask the clients",
+    )
     clusters: Literal["known", "auto"] = Field(
         "known", description="known: k is problem.clusters; auto: coterie and robust starts estimate k"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numpy.random import Generator
@@ -27,7 +27,7 @@ from coterie._src.arrays import Array
 from coterie._src.data import Truth
 from coterie._src.experiments.starts import DEFAULT_ASKING, STARTS, asks
 from coterie._src.init import RobustStart
-from coterie._src.init.conditioning import MAX_NUMBERS
+from coterie._src.init.conditioning import MAX_NUMBERS, Conditioned
 from coterie._src.optimisers import Adam, Momentum, Optimiser, PlainSteps
 from coterie._src.projections import Box, L2Ball, Projection, Unconstrained, UnitSphere
 from coterie._src.registry import Registry
@@ -103,8 +103,19 @@ class Setting(RuleSetting):
             "resample": self.options.resample,
             "empty": self.options.empty,
             "participation": self.options.participation,
+            "conditioned": self.hessians if self.options.coordinates == "hessian" else "no",
+            "max_byzantine": self.max_byzantine,
         }
         return ClusteredDescent(self.server(rule, project), **(options | changes))
+
+    @property
+    def hessians(self) -> Conditioned:
+        """Whether the server may ask for Hessians, and whether these vary with the parameters."""
+        known = getattr(self.task, "hessians_known", "never")  # a task of one's own may lack it
+        small = self.clients * self.task.dim**2 <= MAX_NUMBERS
+        if self.options.coordinates == "raw" or known == "never" or not small:
+            return "no"
+        return "constant" if known == "constant" else "varying"
 
     def robust_start(self) -> RobustStart:
         """The robust start: the configured one, or the default where that asks no clients."""
@@ -118,6 +129,7 @@ class Setting(RuleSetting):
             self.options.ridge,
             self.origin,
             self.shared,
+            self.hessians,
         )
 
 
@@ -247,9 +259,6 @@ class Method:
 
 def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
     smooth = setting.task.has_curvatures  # which the automatic step size and the stopping rule need
-    known = getattr(setting.task, "hessians_known", "never")  # an own task may lack it
-    small = setting.clients * setting.task.dim**2 <= MAX_NUMBERS
-    asked = setting.options.step == "auto" and small and known != "never"
     return setting.descent(
         rule,
         step_size=None if smooth or setting.options.step == "auto" else setting.options.step,
@@ -257,9 +266,8 @@ def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
         tolerance=0.0,
         empty="keep",
         weighted=True,
-        init=replace(setting.robust_start(), varying=known == "varying"),
-        conditioned=known if asked else "no",
-        max_byzantine=setting.max_byzantine,
+        init=setting.robust_start(),
+        conditioned=setting.hessians,
     )
 
 

@@ -14,6 +14,7 @@ from coterie._src.arrays import Array, Floats
 from coterie._src.data import Truth
 from coterie._src.init import RobustStart
 from coterie._src.init.asking import Find
+from coterie._src.init.conditioning import Conditioned
 from coterie._src.registry import Registry
 
 
@@ -58,10 +59,11 @@ class Start:
         ridge: float,
         origin: Array | None,
         shared: int,
+        conditioned: Conditioned,
     ) -> RobustStart:
         """The `RobustStart` with this clustering and question."""
         assert self.find is not None
-        settings = byzantine_fraction, clusters, max_clusters, curvature, ridge, origin, shared
+        settings = byzantine_fraction, clusters, max_clusters, curvature, ridge, origin, shared, conditioned
         return RobustStart(self.find, self.question, *settings)
 
 

@@ -87,7 +87,7 @@ def fit(
     intercept: bool | None = None,
     target: str | None = None,
     classes: int | None = None,
-    dtype: Literal["float32", "float64"] = "float32",
+    dtype: Literal["float32", "float64"] = "float64",
     three_stage: Mapping[str, Any] | None = None,
     on_round: Callable[[], None] = lambda: None,
     **options: Any,
@@ -120,7 +120,7 @@ def fit(
         The target column of the files of a folder.
     classes : int, optional
         Number of classes of the softmax task; by default one more than the largest target.
-    dtype : "float32" or "float64", default "float32"
+    dtype : "float32" or "float64", default "float64"
         Precision of data that come from a mapping or a folder.
     three_stage : mapping, optional
         Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from coterie._src.aggregators import TrimmedMean, floor_count, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie._src.coordinates import Coordinates
-from coterie._src.init.conditioning import Conditioning
+from coterie._src.init.conditioning import Conditioned, Conditioning, ask_conditioning, ask_sizes
 from coterie._src.init.local_models import LocalModels
 from coterie._src.init.robust import BELOW_HALF, leading_directions
 from coterie._src.intake import Accepted, Replies, admit
@@ -69,7 +69,7 @@ class RobustStart:
     ridge : the ridge penalty of the minimisers.
     origin : (1, d), the point at which gradients are computed; None for 0.
     shared : the number of leading coordinates that are equal for all clusters (see `Server.shared`).
-    varying : whether the clients' Hessians depend on the parameters.
+    conditioned : whether to ask for Hessians, and to cluster in coordinates in which these are alike.
     """
 
     find: Find
@@ -81,12 +81,12 @@ class RobustStart:
     ridge: float = 0.0
     origin: Array | None = None
     shared: int = 0
-    varying: bool = False
+    conditioned: Conditioned = "no"
 
     def __call__(
         self, network: Network, example: Array, rng: Generator, conditioning: Conditioning | None = None
     ) -> Array:
-        """(k, d) centres of the kind and dtype of `example` (…, d); conditioning: the coordinates to cluster in.
+        """(k, d) centres of the kind and dtype of `example` (…, d); conditioning: if it is known already.
 
         Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
@@ -94,6 +94,9 @@ class RobustStart:
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
         than one standard error.
         """
+        if conditioning is None and self.conditioned != "no":
+            byzantine, origin = self._byzantine_count(network), 0 * example[:1, :]
+            conditioning = ask_conditioning(network, origin, None, ask_sizes(network), byzantine)
         asked = self._origin(network, example, conditioning)
         clusters = self._count(network, example, rng, asked) if self.clusters is None else self.clusters
         points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
@@ -119,19 +122,17 @@ class RobustStart:
     def _candidates(
         self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator, reconsider: bool = True
     ) -> list[Floats]:
-        """Two candidates per set of points: with removed outliers counted towards the Byzantine fraction, and without."""
+        """Two candidates per set of points: with outliers counted towards the Byzantine fraction, and without."""
         found = []
         for one in points:
             settings = clusters, _fraction(byzantine, len(one.points)), rng
             both = [self.find(one.points, *settings, outliers_count, reconsider) for outliers_count in (True, False)]
             if one.models is not None:
-                both = [one.models.refined(centres) for centres in both]
+                both = one.models.all_refined(both, byzantine)
             found += [one.embed(centres) for centres in both]
         return found
 
-    def _best_candidate(
-        self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator
-    ) -> list[Floats]:
+    def _best_candidate(self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator) -> list[Floats]:
         """The candidates; with local models only the one of lowest loss by these, which saves the clients' work."""
         candidates = self._candidates(points, clusters, byzantine, rng)
         models, asked = points[0].models, points[0]
@@ -162,8 +163,10 @@ class RobustStart:
             spread = float(np.median(np.linalg.norm(updates - centre, axis=1)))
             if np.linalg.norm(centre) <= CENTRED * spread:
                 return Asked(origin, conditioning, accepted)
-            origin = like(as_numpy(origin).astype(np.float64) - coordinates.parameters(newton.moves(centre[None])), origin)
-            if self.varying:
+            origin = like(
+                as_numpy(origin).astype(np.float64) - coordinates.parameters(newton.moves(centre[None])), origin
+            )
+            if self.conditioned == "varying":
                 conditioning = conditioning.at(network, origin, np.zeros(network.count, dtype=np.int64))
         return Asked(origin, conditioning, None)
 

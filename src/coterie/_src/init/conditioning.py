@@ -15,11 +15,13 @@ that the step is at most 1/(1 − β) < 2 times as long as a Newton step in any 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
+from scipy.linalg.lapack import spotrf
 
-from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
 from coterie._src.intake import admit
 from coterie._src.network import Network
@@ -30,13 +32,18 @@ PASSES = 4
 """Passes of the robust mean of Hessians at most."""
 OUTLYING = 2.0
 """A Hessian whose trace is larger than this many times the typical one counts less in the mean."""
-RANK = 1e-13
-"""Directions in which the features vary by less than this share of the largest variance are left out."""
+RANK = {"float32": 1e-10, "float64": 1e-13}
+"""By the precision of the centres: directions in which the features vary by less than this share of the largest
+variance are left out, since the gradients along them are rounding errors."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
 MAX_NUMBERS = 1 << 25
 """Hessians are asked for if they have at most this many entries in all: 256 MB."""
+
+
+Conditioned = Literal["no", "constant", "varying"]
+"""Whether the server asks for Hessians: not at all, once, or again and again since they vary with the parameters."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Conditioning:
     Attributes
     ----------
     coordinates : of the parameters, r ≤ d of them.
-    hessians : (m, r, r), I for a client without a usable answer.
+    hessians : (m, r, r) in float32, which is precise enough for the length of a step; I for a client without a usable
+        answer.
     leverages : (m,), in (0, 1]: how much a client counts because of its Hessian.
     specific : in [0, 1], the share of the differences between the Hessians that the finite samples do not explain; 0
         where it is less than `SPECIFIC`.
@@ -87,10 +95,10 @@ class Conditioning:
             mean = identity
             if len(members):
                 shares = weights[members] / weights[members].sum()
-                mean = np.tensordot(shares, self.hessians[clients[members]], axes=1)
+                mean = np.tensordot(shares.astype(np.float32), self.hessians[clients[members]], axes=1)
             # what a finite sample may lack in some directions; it only shortens steps
             lacking = 0.1 * np.sqrt(dim / (self.samples * max(len(members), 1))) * np.trace(mean) / dim
-            mean = mean + max(lacking, 1e-6) * identity
+            mean = mean.astype(np.float64) + max(lacking, 1e-5) * identity
             roots[j] = _inverse_root(mean)
             if own is not None:
                 for i in members.tolist():
@@ -144,17 +152,26 @@ def _inverse_root(matrix: Floats) -> Floats:
 
 def packed(matrices: Floats) -> Floats:
     """(m, d, d) symmetric matrices -> (m, d(d+1)/2): their upper triangles."""
-    above = np.triu_indices(matrices.shape[-1])
-    return np.asarray(matrices[:, above[0], above[1]])
+    dim = matrices.shape[-1]
+    return np.concatenate([matrices[:, i, i:] for i in range(dim)], axis=1)
 
 
 def unpacked(rows: Floats, dim: int) -> Floats:
     """The inverse of `packed`."""
-    above = np.triu_indices(dim)
-    found = np.empty((len(rows), dim, dim))
-    found[:, above[0], above[1]] = rows
-    found[:, above[1], above[0]] = rows
+    found, start = np.empty((len(rows), dim, dim)), 0
+    for i in range(dim):
+        found[:, i, i:] = rows[:, start : start + dim - i]
+        found[:, i:, i] = found[:, i, i:]
+        start += dim - i
     return found
+
+
+def ask_sizes(network: Network) -> Floats:
+    """(m,): the reported numbers of samples, at least 1; 1 where the reply was refused."""
+    accepted = admit(network.sizes(), clients=network.count, clusters=1, round=-1, like=np.zeros((1, 1)))
+    sizes = np.ones(network.count)
+    sizes[accepted.clients] = np.maximum(as_numpy(accepted.updates)[:, 0], 1.0)
+    return sizes
 
 
 def ask_conditioning(
@@ -167,7 +184,7 @@ def ask_conditioning(
     """
     asked = np.zeros(network.count, dtype=np.int64) if labels is None else labels
     clients, matrices = ask_hessians(network, centres, asked)
-    return condition(matrices, clients, sizes, byzantine)
+    return condition(matrices, clients, sizes, byzantine, RANK[str(as_numpy(centres).dtype)])
 
 
 def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, Floats]:
@@ -181,7 +198,9 @@ def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, 
     return accepted.clients[usable], unpacked(rows[usable], dim)
 
 
-def condition(matrices: Floats, clients: Ints, sizes: Floats, byzantine: int) -> Conditioning | None:
+def condition(
+    matrices: Floats, clients: Ints, sizes: Floats, byzantine: int, rank: float = RANK["float64"]
+) -> Conditioning | None:
     """The coordinates from the Hessians (c, d, d) of some clients (c,); sizes: (m,), of all clients.
 
     The mean P of the Hessians, in which one with a larger trace(P⁻¹H_i) than typical counts less, is diagonalised
@@ -190,34 +209,29 @@ def condition(matrices: Floats, clients: Ints, sizes: Floats, byzantine: int) ->
     Dümbgen and Oja, 2009). Each axis is scaled by a mean over the clients without the `byzantine` largest values, so
     that false Hessians determine no scale.
     """
+    clients, matrices = _without_negative(clients, matrices)
     if not len(matrices):
         return None
-    diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
-    units = np.sqrt(_typical(diagonals, byzantine))
-    units = 1 / np.where(units > 0, units, 1.0)
-    matrices = matrices * (units[:, None] * units)
-    sound = _positive(matrices)
-    clients, inner = clients[sound], matrices if sound.all() else matrices[sound]
-    if not len(inner):
-        return None
-    weights, basis, number = np.ones(len(inner)), np.eye(len(units)), 0.0
+    units = np.sqrt(_typical(np.maximum(np.einsum("cdd->cd", matrices), 0.0), byzantine))
+    basis: Floats = np.diag(1 / np.where(units > 0, units, 1.0))
+    weights: Floats = np.ones(len(matrices))
+    number = 0.0
     for _ in range(PASSES):
-        turn, condition_number = _whitening(inner, weights)
+        basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
-        inner = turn.T @ inner @ turn
+        inner = basis.T @ matrices @ basis
         scales = _typical(np.maximum(np.einsum("crr->cr", inner), 0.0), byzantine)
         kept = scales > 0
-        turn, root = turn[:, kept], np.sqrt(scales[kept])
-        inner = inner[:, kept][:, :, kept] / (root * root[:, None])
-        basis = basis @ (turn / root)
+        root = np.sqrt(scales[kept])
+        basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
+        inner /= root * root[:, None]
         traces = np.einsum("crr->c", inner) / len(root)
         before = weights
         weights = 1 / np.maximum(traces / (OUTLYING * float(_typical(traces[:, None], byzantine)[0])), 1.0)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
-    basis = units[:, None] * basis
     hessians, leverages = _usable(clients, inner, len(sizes))
-    inner, samples = hessians[clients], float(np.median(sizes))
+    samples = float(np.median(sizes))
     norms = np.linalg.norm(inner, axis=(1, 2))
     away = norms**2 - 2 * np.einsum("crr->c", inner) + inner.shape[1]
     by_chance = (np.einsum("crr->c", inner) ** 2 + norms**2) / np.maximum(sizes[clients], 1.0)
@@ -237,7 +251,8 @@ def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
     identity = np.eye(inner.shape[1])
     inner[~_positive(inner)] = identity
     norms = np.linalg.norm(inner, axis=(1, 2))
-    leverages, hessians = np.ones(count), np.broadcast_to(identity, (count, *identity.shape)).copy()
+    leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
+    hessians[np.setdiff1d(np.arange(count), clients)] = identity
     if len(clients):
         leverages[clients] = np.minimum(1.0, LARGEST * np.median(norms) / np.maximum(norms, 1e-300))
         hessians[clients] = inner
@@ -251,31 +266,47 @@ def _typical(values: Floats, byzantine: int) -> Floats:
     return np.asarray(np.where(found > 0, found, ranked[-1]))
 
 
-def _whitening(matrices: Floats, weights: Floats) -> tuple[Floats, float]:
-    """(d, r), the axes that make the weighted mean the identity, and its condition number."""
-    mean: Floats = np.tensordot(weights / weights.sum(), matrices, axes=1)
+def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:
+    """(d, r), a basis in which the weighted mean is the identity, and the mean's condition number in the basis before.
+
+    The axes are the eigenvectors of a second mean, in which a matrix counts by its trace in the basis.
+    """
+    mean = basis.T @ np.tensordot(weights / weights.sum(), matrices, axes=1) @ basis
     values, vectors = eigh(mean)
-    kept = values > RANK * values[-1]
-    axes = vectors[:, kept] / np.sqrt(values[kept])
-    traces = np.einsum("cde,de->c", matrices, axes @ axes.T)
+    kept = values > rank * values[-1]
+    axes = basis @ (vectors[:, kept] / np.sqrt(values[kept]))
+    traces = np.tensordot(matrices, axes @ axes.T, axes=2)
     tilt = np.clip(traces / max(float(np.median(np.abs(traces))), 1e-300), 0.0, 1e3) * weights
     other = axes.T @ np.tensordot(tilt / max(tilt.sum(), 1e-300), matrices, axes=1) @ axes
     return axes @ eigh(other)[1], float(values[-1] / values[kept][0])
 
 
-def _positive(matrices: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """(c,): which matrices are positive semidefinite, up to rounding."""
-    traces = np.einsum("crr->c", matrices)
-    shifted = matrices + (1e-6 * np.maximum(traces, 1e-300) / matrices.shape[1])[:, None, None] * np.eye(
-        matrices.shape[1]
-    )
-    sound = traces > 0
-    try:
-        np.linalg.cholesky(shifted[sound])
-    except np.linalg.LinAlgError:
-        for i in np.flatnonzero(sound).tolist():
-            try:
-                np.linalg.cholesky(shifted[i])
-            except np.linalg.LinAlgError:
-                sound[i] = False
-    return np.asarray(sound)
+def _without_negative(clients: Ints, matrices: Floats) -> tuple[Ints, Floats]:
+    """The clients and matrices without those that make the mean negative along some direction.
+
+    The mean of positive semidefinite matrices has no negative eigenvalue. While it has one, up to rounding, the
+    matrices that are negative along its eigenvector are left out.
+    """
+    while len(matrices):
+        diagonals = np.einsum("cdd->cd", matrices)
+        units = 1 / np.sqrt(np.maximum(np.abs(diagonals).max(axis=0), 1e-300))
+        values, vectors = eigh(matrices.mean(axis=0) * (units[:, None] * units))
+        if values[0] > -1e-12 * max(values[-1], 1e-300):
+            break
+        along = units[:, None] * vectors[:, values < 0]
+        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < 0).any(axis=1)
+        if not negative.any():
+            break
+        clients, matrices = clients[~negative], matrices[~negative]
+    return clients, matrices
+
+
+def _positive(matrices: Floats) -> Bools:
+    """(c,): which matrices are positive semidefinite, up to rounding in float32."""
+    found = np.zeros(len(matrices), dtype=np.bool_)
+    for i, trace in enumerate(np.einsum("crr->c", matrices)):
+        if trace > 0:
+            shifted = (matrices[i] / trace).astype(np.float32)
+            shifted.flat[:: len(shifted) + 1] += np.float32(1e-5)
+            found[i] = spotrf(shifted, lower=True, overwrite_a=True, clean=False)[1] == 0
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from coterie._src.aggregators import Median, per_cluster
+from coterie._src.aggregators import SpectralFilter, per_cluster
 from coterie._src.arrays import Floats, Ints
 from coterie._src.init.conditioning import Conditioning
 
@@ -41,23 +42,71 @@ class LocalModels:
 
     def losses(self, points: Floats) -> Floats:
         """(k, r) -> (c, k): F_i − F_i(0) at the points."""
-        along = self._hessians @ points.T  # (c, r, k)
+        along = self._hessians @ points.T.astype(np.float32)  # (c, r, k)
         found: Floats = 0.5 * np.einsum("kr,crk->ck", points, along) - self.updates @ points.T
         return found
 
-    def refined(self, points: Floats, steps: int = REFINEMENTS) -> Floats:
-        """(k, r) points after some rounds of Algorithm 1 on the models, with Newton steps and the median."""
+    def refined(self, points: Floats, byzantine: int, steps: int = REFINEMENTS) -> Floats:
+        """(k, r) points after some rounds of Algorithm 1 on the models, with Newton steps and the spectral filter."""
+        rule = SpectralFilter(byzantine)
         weights = self.conditioning.leverages[self.clients]
-        for _ in range(steps):
-            labels = self.losses(points).argmin(axis=1)
+        before: Ints = np.zeros(0, dtype=np.int64)
+        for step in range(steps):
+            losses = self.losses(points)
+            labels = losses.argmin(axis=1)
+            if step > 1 and np.array_equal(labels, before):
+                break
+            before = labels
+            if step + 1 < steps and (empty := np.flatnonzero(np.bincount(labels, minlength=len(points)) == 0)).size:
+                points, labels = self._split(points, labels, losses.min(axis=1), int(empty[0]))
             newton = self.conditioning.newton(self.clients, labels, len(points), weights, standardise=False)
             rows = newton.rows(self.gradients(points, labels))
-            points = points - newton.moves(per_cluster(Median(), rows, labels, len(points)).updates)
+            points = points - newton.moves(per_cluster(rule, rows, labels, len(points), weights).updates)
         return points
 
-    def shrunk_minimisers(self) -> Floats:
-        """(c, r): (H_i + λI)⁻¹u_i with λ = r/n, the local minimisers shrunk towards the origin."""
+    def all_refined(self, candidates: Sequence[Floats], byzantine: int) -> list[Floats]:
+        """The candidates after `refined`; one that gives all clients the same partners as another is left out."""
+        known: list[Ints] = []
+        found = []
+        for points in candidates:
+            labels = self.losses(points).argmin(axis=1)
+            first = np.unique(labels, return_index=True, return_inverse=True)
+            partition = first[1][first[2]]  # every cluster named by its first client
+            if not any(np.array_equal(partition, other) for other in known):
+                known.append(partition)
+                found.append(self.refined(points, byzantine))
+        return found
+
+    def _split(self, points: Floats, labels: Ints, losses: Floats, empty: int) -> tuple[Floats, Ints]:
+        """The points and labels after the cluster with the largest regret is cut in two; one half gets an empty centre.
+
+        A client's regret is the amount by which its loss exceeds that at its shrunk minimiser; the largest quarter of a
+        cluster's regrets does not count. The cut is at the median along the leading direction of the minimisers.
+        """
+        own = self.shrunk_minimisers()
+        best = 0.5 * np.einsum("cr,crs,cs->c", own, self._hessians, own) - np.einsum("cr,cr->c", self.updates, own)
+        regrets = np.maximum(losses - best, 0.0)
+        sizes = np.bincount(labels, minlength=len(points))
+        totals = [np.sort(regrets[labels == j])[: -(-3 * size // 4)].sum() for j, size in enumerate(sizes)]
+        members = np.flatnonzero(labels == int(np.argmax(totals)))
+        away = own[members] - np.median(own[members], axis=0)
+        lengths = np.linalg.norm(away, axis=1)
+        if not np.median(lengths) > 0:  # one member, or copies
+            return points, labels
+        away /= np.maximum(1.0, lengths / np.median(lengths))[:, None]
+        along = away @ np.linalg.svd(away, full_matrices=False)[2][0]
+        upper = members[np.argsort(along, kind="stable")[len(members) // 2 :]]
+        points, labels = points.copy(), labels.copy()
+        points[empty], labels[upper] = points[labels[upper[0]]], empty
+        return points, labels
+
+    @cached_property
+    def _minimisers(self) -> Floats:
         dim = self.conditioning.coordinates.dim
         ridge = dim / self.conditioning.samples * np.eye(dim)
         found: Floats = np.linalg.solve(self._hessians + ridge, self.updates[:, :, None])[:, :, 0]
         return found
+
+    def shrunk_minimisers(self) -> Floats:
+        """(c, r): (H_i + λI)⁻¹u_i with λ = r/n, the local minimisers shrunk towards the origin."""
+        return self._minimisers

@@ -22,6 +22,9 @@ BLOCK = 1 << 22
 GRAM_SHARE, GRAM_NUMBERS = 0.2, 1 << 24
 """The size limit of the Gram matrices: this share of the samples, or this many values, whichever is more."""
 
+EXACT = 1e3
+"""The smallest eigenvalue of a Gram matrix should be at least so many rounding errors."""
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -163,15 +166,27 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
 
     `direct` reads X (n·d values per client) in every round, `gram` the matrices XᵀX/n (d² values), which are computed
     once. `auto` is gram where d is less than the mean n_i, where it is faster, unless the matrices need more than a
-    fifth of the memory of X (d > n_i/5) and more than 64 MB in float32.
+    fifth of the memory of X (d > n_i/5) and more than 64 MB in float32, or the columns are so correlated that the
+    rounding errors of the matrices matter.
     """
     if form not in ("auto", "direct", "gram"):
         raise ValueError(f'form must be "auto", "direct" or "gram", got {form!r}')
     m, d, n = clients.count, clients.dim, clients.sizes.mean()
     small = d < n and (d <= GRAM_SHARE * n or m * d * d <= GRAM_NUMBERS)
     if form == "gram" or (form == "auto" and small):
-        return _gram_regression(clients)
+        found = _gram_regression(clients)
+        if form == "gram" or _exact(found.grams):
+            return found
     return LinearModel(clients, squared_loss(), least_squares)
+
+
+def _exact(grams: Array) -> bool:
+    """Whether the mean of the matrices is conditioned so well that their rounding errors do not matter."""
+    mean = as_numpy(namespace(grams).mean(grams, axis=0)).astype(np.float64)
+    units = 1 / np.sqrt(np.maximum(np.diag(mean), 1e-300))
+    values = np.linalg.eigvalsh(mean * units[:, None] * units)
+    present = values[values > 1e-13 * max(values[-1], 1e-300)]
+    return bool(len(present) and present[0] > EXACT * np.finfo(as_numpy(grams[:1]).dtype).eps * present[-1])
 
 
 def _gram_regression(clients: Clients) -> Quadratic:

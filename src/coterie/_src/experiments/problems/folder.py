@@ -21,6 +21,7 @@ class Folder(Problem):
     has_truth: ClassVar[bool] = False
 
     kind: Literal["folder"] = Field("folder", description=KIND)
+    dtype: Literal["float32", "float64"] = Field("float64", description="precision of data, updates and centres")
     path: str = Field("clients", min_length=1, description="folder with one .csv, .parquet or .npz file per client")
     task: TaskName = Field(
         "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
