@@ -180,8 +180,8 @@ def test_a_mapping_an_equal_folder_and_equal_clients_give_the_same_bits(tmp_path
     mapped = ct.fit({name: clients[name] for name in names}, clusters=2)
     ones = [np.column_stack([clients[name][0], np.ones(20)]) for name in names]
     flat = ct.Clients(
-        np.concatenate(ones).astype(np.float32),
-        np.concatenate([clients[name][1] for name in names]).astype(np.float32),
+        np.concatenate(ones),
+        np.concatenate([clients[name][1] for name in names]),
         np.full(12, 20),
         tuple(names),
     )
@@ -217,8 +217,8 @@ def test_who_gets_an_intercept() -> None:
 
 def test_precision_of_a_mapping() -> None:
     clients = regression_clients()
-    assert ct.fit(clients, clusters=2, rounds=1).centres.dtype == np.float32
-    assert ct.fit(clients, clusters=2, rounds=1, dtype="float64").centres.dtype == np.float64
+    assert ct.fit(clients, clusters=2, rounds=1).centres.dtype == np.float64
+    assert ct.fit(clients, clusters=2, rounds=1, dtype="float32").centres.dtype == np.float32
 
 
 # --- tasks ------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_means() -> None:
     for client in range(20):
         x, _ = drawn.clients.samples(client)
         assert result.assign(x) == result.labels[client]
-    mapped = ct.fit({str(i): drawn.clients.samples(i)[0] for i in range(20)}, "mean", 2, 0.1)
+    mapped = ct.fit({str(i): drawn.clients.samples(i)[0] for i in range(20)}, "mean", 2, 0.1, dtype="float32")
     assert mapped.centres.tobytes() == result.centres.tobytes()  # no intercept
     with pytest.raises(ValueError, match="predicts nothing"):
         result.predict(np.zeros((1, 5)), cluster=0)
@@ -432,8 +432,8 @@ def with_truth(**changes: Any) -> ct.Federation:
         (lambda: ct.fit({"a": (X, ["0", "b", "c"])}), "clients: a: y must be an array of numbers"),
         (lambda: ct.fit({**GOOD, "c": (X * np.nan, Y)}), "clients: c: x holds a value that is not a finite number"),
         (lambda: ct.fit({**GOOD, "c": (X, Y + np.inf)}), "clients: c: y holds a value that is not a finite number"),
-        (lambda: ct.fit({**GOOD, "c": (X * 1e300, Y)}), "clients: c: holds a value that is too large for float32"),
-        (lambda: ct.fit({**GOOD, "c": (X, Y + 1e300)}), "clients: c: holds a value that is too large for float32"),
+        (lambda: ct.fit({**GOOD, "c": (X * 1e300, Y)}, dtype="float32"), "clients: c: holds a value that is too large for float32"),
+        (lambda: ct.fit({**GOOD, "c": (X, Y + 1e300)}, dtype="float32"), "clients: c: holds a value that is too large for float32"),
         (lambda: ct.fit({**GOOD, "c": (X[:, :1], Y)}), "clients: c: x must have 2 columns, got 1"),
         (lambda: ct.fit({"1": (X, Y), 1: (X, Y)}), "clients: two names are the same text"),
         (lambda: ct.fit("/nowhere/at/all"), "no such folder"),
