@@ -26,6 +26,8 @@ class State(NamedTuple):
     memory: ServerMemory = ServerMemory()  # of the server's optimiser and rule
     conditioning: Conditioning | None = None  # the coordinates and Hessians; None: not asked, or to be asked again
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
+    moves: Floats | None = None  # (k,), the moves of the last round
+    distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors
 
 
 class RoundInfo(NamedTuple):

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.aggregators import Aggregator, Mean, median, trimmed_share
+from coterie._src.aggregators import median
 from coterie._src.algorithms.base import RoundInfo, State
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie._src.algorithms.newton import SHARE, newton_step
+from coterie._src.arrays import Array, Floats, Ints, as_numpy
 from coterie._src.init.asking import RobustStart
 from coterie._src.init.conditioning import Conditioned, ask_conditioning, ask_sizes
 from coterie._src.intake import Accepted, admit
 from coterie._src.network import Network
-from coterie._src.server import UNCONSTRAINED, Server, Step, automatic_steps, take_step
+from coterie._src.server import Server, Step, automatic_steps, take_step
 
-SHARE = 0.6
-"""The share of a Newton step that is taken: a cluster of Byzantine clients whose replies are up to three times as steep
-as honest ones, as in the paper's attack, does not make its centre diverge."""
+SLOWEST = 0.9
+"""The largest factor between the moves of two rounds from which the distance that is left is computed."""
 PATIENCE = 10
 """Rounds without a smaller move after which a descent that oscillates has converged: a rule that removes rows may."""
 
@@ -40,8 +41,8 @@ class ClusteredDescent:
     resample : the variant of Section 5, fresh samples in every round; needs n_i ≥ 2·rounds.
     empty : what becomes of a cluster that no client chose: `keep` its centre, or ask one `random-client` for its
         gradient there and follow that alone, as the paper's published code does.
-    precision : stop when every move is less than this share of its own standard error, or when all are less than that
-        error and no longer get smaller; 0: never.
+    precision : stop when every centre is nearer to its end than this share of the standard error of a move, or when all
+        moves are less than that error and no longer get smaller; 0: never.
     weighted : a client counts by its number of samples, but no more than the median client, since it may report a
         false one; needs a rule that takes weights.
     participation : the share of the clients that a round asks, drawn anew in each; the others are silent.
@@ -104,47 +105,18 @@ class ClusteredDescent:
         return state._replace(conditioning=found, curvatures=ask_curvatures(network) if found is None else None)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
-        """θ_j ← Π_Θ(θ_j − γ B R_jᵀ g_j), with g_j the aggregate of R_j Bᵀ∇F_i; see `init.conditioning`."""
-        conditioning, server, clusters = state.conditioning, self.server, state.centres.shape[0]
+        """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
+        conditioning = state.conditioning
         assert conditioning is not None
         due = state.newton is None or (state.round + 1) & state.round == 0  # in rounds 1, 3, 7, …, and after a restart
         if self.conditioned == "varying" and state.round and due:
-            labels = accepted.by_client(accepted.labels, 0)
-            conditioning = conditioning.at(network, state.centres, labels)
-        weights = conditioning.leverages[accepted.clients]
-        if state.weights is not None:
-            weights = weights * state.weights[accepted.clients]
-        newton = state.newton
-        if newton is None or conditioning is not state.conditioning or not newton.fits(*accepted[:2]):
-            newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
-        updates = conditioning.coordinates.updates(as_numpy(accepted.updates))
-        judged, rows = newton.standardised(updates), newton.rows(updates)
-        local = accepted._replace(updates=rows)
-        step_sizes = np.full(clusters, SHARE if self.step_size is None else self.step_size)
-        weights_taken = weights if server.aggregate.takes_weights else None
-        aggregate, used = server.aggregate, local
-        if judged is not None:
-            shares = shares_per_cluster(aggregate, judged, accepted.labels, clusters, weights)
-            if shares is not None:
-                kept = shares > 0
-                aggregate, weights_taken = Mean(), shares[kept]
-                used = local._replace(clients=local.clients[kept], labels=local.labels[kept], updates=rows[kept])
-        inner = replace(server, aggregate=aggregate, project=UNCONSTRAINED, audit=False)
-        step = take_step(
-            inner, np.zeros((clusters, rows.shape[1])), used, step_sizes, None, weights_taken, state.memory
-        )
-        moves = conditioning.coordinates.parameters(newton.moves(step.centres))
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = like(as_numpy(state.centres).astype(np.float64) + moves, state.centres)
-        finite = as_numpy(namespace(moved).isfinite(moved).all(axis=1))
-        after = server.project(moved)
-        if not finite.all():
-            after = namespace(moved).where(like(finite[:, None].astype(np.float64), after) > 0, after, state.centres)
-        shares = trimmed_share(rows, accepted.labels, server.trim) if server.audit else None
-        sizes = np.bincount(accepted.labels, minlength=clusters)
-        step = step._replace(centres=after, rejected=step.rejected | ~finite, trimmed=shares, sizes=sizes)
-        progressed = self._with_progress(state, step, local, step_sizes)
-        return progressed._replace(conditioning=conditioning, newton=newton), self._info(progressed, step, accepted)
+            conditioning = conditioning.at(network, state.centres, accepted.by_client(accepted.labels, 0))
+            state = state._replace(conditioning=conditioning, newton=None)
+        step_size = SHARE if self.step_size is None else self.step_size
+        step, newton, rows = newton_step(self.server, state, accepted, step_size)
+        step_sizes = np.full(state.centres.shape[0], step_size)
+        after = self._with_progress(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
+        return after, self._info(after, step, accepted)
 
     def _participants(self, clients: int, rng: Generator) -> Ints | None:
         """The clients of a round, in their order; None for all."""
@@ -178,10 +150,11 @@ class ClusteredDescent:
 
         A move of more than its error begins the count of rounds anew: something has happened.
         """
-        smallest, since = state.smallest_move, state.rounds_since
+        smallest, since, left = state.smallest_move, state.rounds_since, math.inf
         if self.precision > 0 and len(accepted.clients) and not step.rejected.any():
-            errors = standard_errors(accepted, step_sizes)
-            move = float(np.max(np.where(step.moves > 0, step.moves / np.maximum(errors, 1e-300), 0.0)))
+            errors = np.maximum(standard_errors(accepted, step_sizes), 1e-300)
+            move = float(np.max(step.moves / errors))
+            left = float(np.max(distances_left(step.moves, state.moves) / errors))
             smallest, since = (move, 0) if move >= 1 or move < 0.9 * smallest else (smallest, since + 1)
         return state._replace(
             round=state.round + 1,
@@ -189,12 +162,14 @@ class ClusteredDescent:
             smallest_move=smallest,
             rounds_since=since,
             memory=step.memory,
+            moves=step.moves,
+            distance_left=left,
         )
 
     def _info(self, after: State, step: Step, accepted: Accepted) -> RoundInfo:
         movement = float(np.maximum.reduce(step.moves))  # not a number where one is not
         at_rest = 0 < self.tolerance >= movement
-        precise = after.smallest_move <= self.precision
+        precise = after.distance_left <= self.precision
         oscillates = after.rounds_since >= PATIENCE and after.smallest_move < 1
         return RoundInfo(
             labels=accepted.by_client(accepted.labels, -1),
@@ -228,6 +203,19 @@ def _collect(
     return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
 
 
+def distances_left(moves: Floats, before: Floats | None) -> Floats:
+    """(k,): how far the centres still have to go, or their last moves where these are larger.
+
+    Moves that shrink by a factor q in a round add up to q/(1 − q) times the last one. A factor above `SLOWEST` is not
+    believed: then the moves are noise, and do not shrink.
+    """
+    if before is None or before.shape != moves.shape:
+        return moves
+    factors = np.clip(moves / np.maximum(before, 1e-300), 0.0, SLOWEST)
+    found: Floats = moves * np.maximum(1.0, factors / (1 - factors))
+    return found
+
+
 def standard_errors(accepted: Accepted, step_sizes: Floats) -> Floats:
     """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median.
 
@@ -242,19 +230,6 @@ def standard_errors(accepted: Accepted, step_sizes: Floats) -> Floats:
         squares[counts <= 1] = np.median(squares[counts > 1])
     errors: Floats = step_sizes * np.sqrt(squares / np.maximum(counts, 1))
     return errors
-
-
-def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
-    """(rows,): how much every row counts in the aggregate of its cluster; None if a rule gives no shares."""
-    found = np.zeros(len(labels))
-    for j in range(clusters):
-        members = np.flatnonzero(labels == j)
-        if len(members):
-            shares = rule.shares(rows[members], weights[members])
-            if shares is None:
-                return None
-            found[members] = shares
-    return found
 
 
 def bounded_weights(sizes: Floats) -> Floats:

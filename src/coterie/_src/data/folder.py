@@ -95,7 +95,7 @@ def read_folder(
     if intercept:
         x = np.column_stack([x, np.ones(len(x))])
     y = np.concatenate(targets).astype(dtype) if targets else None
-    return Clients(x.astype(dtype), y, np.array(sizes), tuple(file.stem for file in files))
+    return Clients(x.astype(dtype, order="C"), y, np.array(sizes), tuple(file.stem for file in files))
 
 
 def rescaled(features: NDArray[Any], offset: Sequence[float], scale: Sequence[float]) -> NDArray[Any]:

@@ -26,8 +26,9 @@ from coterie._src.coordinates import Coordinates
 from coterie._src.intake import admit
 from coterie._src.network import Network
 
-LARGEST = 4.0
-"""A Hessian of a larger norm than this many times the typical one counts in proportion."""
+LARGEST = 2.0
+"""A client whose Hessian has a norm of q times this many typical ones, q > 1, counts 1/q²: then a huge Hessian has no
+influence on the mean of its cluster, and the most influential one is just as large as this."""
 PASSES = 4
 """Passes of the robust mean of Hessians at most."""
 OUTLYING = 2.0
@@ -254,7 +255,7 @@ def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
     leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
     hessians[np.setdiff1d(np.arange(count), clients)] = identity
     if len(clients):
-        leverages[clients] = np.minimum(1.0, LARGEST * np.median(norms) / np.maximum(norms, 1e-300))
+        leverages[clients] = np.minimum(1.0, LARGEST * np.median(norms) / np.maximum(norms, 1e-300)) ** 2
         hessians[clients] = inner
     return hessians, leverages
 

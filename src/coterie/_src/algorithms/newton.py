@@ -1,0 +1,77 @@
+"""The server's step with the clients' Hessians: a share of a Newton step for every cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coterie._src.aggregators import Aggregator, Mean, trimmed_share
+from coterie._src.algorithms.base import State
+from coterie._src.arrays import Floats, Ints, as_numpy, like, namespace
+from coterie._src.init.conditioning import NewtonSteps
+from coterie._src.intake import Accepted
+from coterie._src.server import UNCONSTRAINED, Server, Step, take_step
+
+SHARE = 0.6
+"""The share of a Newton step that is taken: a cluster of Byzantine clients whose replies are up to three times as steep
+as honest ones, as in the paper's attack, does not make its centre diverge."""
+
+
+def newton_step(server: Server, state: State, accepted: Accepted, share: float) -> tuple[Step, NewtonSteps, Floats]:
+    """θ_j ← Π_Θ(θ_j − share·B R_jᵀ g_j) with g_j the aggregate of the rows R_j Bᵀ∇F_i of cluster j.
+
+    B are the coordinates of `state.conditioning`, and R_jᵀR_j is the inverse of the mean Hessian of the cluster's
+    members. Where the clients' Hessians differ by more than chance, the noise of each row has a shape of its own. The
+    rule then judges the rows R_i Bᵀ∇F_i, whose noise is alike, and the step is that of the rows which it keeps.
+
+    Returns the step, whose moves are in the coordinates of the rows, so that they measure the change of predictions;
+    the maps R_j for the next round; and the (rows, r) rows.
+    """
+    conditioning, clusters = state.conditioning, state.centres.shape[0]
+    assert conditioning is not None
+    weights = conditioning.leverages[accepted.clients]
+    if state.weights is not None:
+        weights = weights * state.weights[accepted.clients]
+    newton = state.newton
+    if newton is None or not newton.fits(accepted.clients, accepted.labels):
+        newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
+    updates = conditioning.coordinates.updates(as_numpy(accepted.updates))
+    rows, rule, maps, used = newton.rows(updates), server.aggregate, newton, accepted
+    taken = weights if rule.takes_weights else None
+    judged = newton.standardised(updates)
+    shares = None if judged is None else shares_per_cluster(rule, judged, accepted.labels, clusters, weights)
+    if shares is None:
+        used = accepted._replace(updates=rows)
+    else:
+        kept = np.flatnonzero(shares)
+        clients, labels, rule, taken = accepted.clients[kept], accepted.labels[kept], Mean(), shares[kept]
+        maps = conditioning.newton(clients, labels, clusters, taken, standardise=False)
+        used = accepted._replace(clients=clients, labels=labels, updates=maps.rows(updates[kept]))
+    inner = replace(server, aggregate=rule, project=UNCONSTRAINED, audit=False)
+    origin, step_sizes = np.zeros((clusters, rows.shape[1])), np.full(clusters, share)
+    step = take_step(inner, origin, used, step_sizes, None, taken, state.memory)
+    moves = conditioning.coordinates.parameters(maps.moves(step.centres))
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = like(as_numpy(state.centres).astype(np.float64) + moves, state.centres)
+    xp = namespace(moved)
+    rejected = step.rejected | ~as_numpy(xp.isfinite(moved).all(axis=1))
+    after = server.project(moved)
+    if rejected.any():
+        after = xp.where(like(rejected[:, None].astype(np.float64), after) > 0, state.centres, after)
+    trimmed = trimmed_share(rows, accepted.labels, server.trim) if server.audit else None
+    sizes = np.bincount(accepted.labels, minlength=clusters)
+    return step._replace(centres=after, rejected=rejected, trimmed=trimmed, sizes=sizes), newton, rows
+
+
+def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
+    """(rows,): how much every row counts in the aggregate of its cluster; None if the rule gives no shares."""
+    found = np.zeros(len(labels))
+    for j in range(clusters):
+        members = np.flatnonzero(labels == j)
+        if len(members):
+            shares = rule.shares(rows[members], weights[members])
+            if shares is None:
+                return None
+            found[members] = shares
+    return found
