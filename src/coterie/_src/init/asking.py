@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.aggregators import TrimmedMean, floor_count, trim_count
+from coterie._src.aggregators import SpectralFilter, TrimmedMean, floor_count, per_cluster, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie._src.coordinates import Coordinates
 from coterie._src.init.conditioning import Conditioned, Conditioning, ask_conditioning, ask_sizes
@@ -25,6 +25,10 @@ Find = Callable[[Floats, int, float, Generator, bool, bool], Floats]
 The two booleans are explained in `init.robust`: whether removed outliers count towards the fraction, and whether the
 second pass considers all points again.
 """
+BATCH = 6
+"""The numbers of clusters that are tried at once; the next ones only if the largest of these may not be enough."""
+POLISHES = 3
+"""Newton steps before two numbers of clusters are compared for the last time."""
 STRAY_CLIENTS = 2
 """The number of honest clients that may choose the centre of Byzantine clients by chance."""
 HALF = (0, 1)
@@ -216,18 +220,79 @@ class RobustStart:
         """
         points, byzantine = self._points(network, example, 1, asked, HALF), self._byzantine_count(network)
         largest = max(1, min(self.max_clusters, len(points[0].points) - byzantine))
-        candidates = [found for k in range(1, largest + 1) for found in self._best_candidate(points, k, byzantine, rng)]
-        small = byzantine + STRAY_CLIENTS if byzantine else 0
-        judged = _candidate_losses(network, candidates, example, HALF)
-        fewer = [one.without(one.sizes <= small) for one in judged if (one.sizes > small).any()]
-        allowed = [one for one in judged if one.count == 1 or one.sizes.min() > small]
-        known = {one.count for one in allowed}
-        allowed += [one for one in fewer if one.count not in known and one.sizes.min() > small]
-        allowed.sort(key=lambda one: one.count)
-        losses = _losses(allowed)
-        worse = losses - losses[:, [_lowest(losses, byzantine)]]
-        near = [_location(more, byzantine) <= _standard_error(more, byzantine) for more in worse.T]
-        return allowed[near.index(True)].count  # the best itself is no worse, so there is one
+        judged: list[CandidateLosses] = []
+        for first in range(1, largest + 1, BATCH):
+            last = min(first + BATCH - 1, largest)
+            candidates = [c for k in range(first, last + 1) for c in self._best_candidate(points, k, byzantine, rng)]
+            judged += _candidate_losses(network, candidates, example, HALF)
+            allowed = _allowed(judged, byzantine)
+            best = _simplest(allowed, byzantine)
+            if best.count < last - 1:  # more centres would not lower the loss
+                break
+        if asked.conditioning is None:
+            return best.count
+        # the candidates above come from models of the losses; with a few real steps a simpler one may do as well
+        best = self._polished(network, best, example, asked.conditioning, byzantine)
+        simpler = sorted((one for one in allowed if one.count < best.count), key=lambda one: -one.count)
+        for one in simpler:
+            other = self._polished(network, one, example, asked.conditioning, byzantine)
+            if _simplest([other, best], byzantine) is best:
+                break
+            best = other
+        return best.count
+
+    def _polished(
+        self, network: Network, candidate: CandidateLosses, example: Array, conditioning: Conditioning, byzantine: int
+    ) -> CandidateLosses:
+        """The candidate after `POLISHES` Newton steps on the half of the samples that centres are computed from.
+
+        Centres that no more clients choose than may be Byzantine are dropped.
+        """
+        rule, small = SpectralFilter(byzantine), _small(byzantine)
+        for _ in range(POLISHES):
+            clusters = candidate.count
+            centres, labels = like(candidate.centres, example), candidate.labels
+            if self.conditioned == "varying":
+                conditioning = conditioning.at(network, centres, np.maximum(labels, 0))
+            replies = network.gradients(centres, -1, labels, HALF, coordinates=conditioning.coordinates)
+            accepted = admit(replies, clients=network.count, clusters=clusters, round=-1, like=centres)
+            used = labels[accepted.clients] >= 0
+            clients = accepted.clients[used]
+            weights = conditioning.leverages[clients]
+            newton = conditioning.newton(clients, labels[clients], clusters, weights, standardise=False)
+            rows = newton.rows(conditioning.coordinates.updates(as_numpy(accepted.updates)[used]))
+            steps = per_cluster(rule, rows, labels[clients], clusters, weights).updates
+            moved = candidate.centres - conditioning.coordinates.parameters(newton.moves(steps))
+            (candidate,) = _candidate_losses(network, [moved], example, HALF)
+            if candidate.count > 1 and (few := candidate.sizes <= small).any() and not few.all():
+                candidate = candidate.without(few)
+        return candidate
+
+
+def _small(byzantine: int) -> int:
+    """The number of clients of a cluster that may consist of Byzantine clients and a few that choose it by chance."""
+    return byzantine + STRAY_CLIENTS if byzantine else 0
+
+
+def _allowed(judged: Sequence[CandidateLosses], byzantine: int) -> list[CandidateLosses]:
+    """The candidates whose clusters all have more clients than may be Byzantine, by their number of clusters.
+
+    For a number without such a candidate, larger ones without their too small clusters are considered.
+    """
+    small = _small(byzantine)
+    fewer = [one.without(one.sizes <= small) for one in judged if (one.sizes > small).any()]
+    allowed = [one for one in judged if one.count == 1 or one.sizes.min() > small]
+    known = {one.count for one in allowed}
+    allowed += [one for one in fewer if one.count not in known and one.sizes.min() > small]
+    return sorted(allowed, key=lambda one: one.count)
+
+
+def _simplest(allowed: Sequence[CandidateLosses], byzantine: int) -> CandidateLosses:
+    """The first candidate whose trimmed mean loss is within one standard error of the lowest."""
+    losses = _losses(allowed)
+    worse = losses - losses[:, [_lowest(losses, byzantine)]]
+    near = [_location(more, byzantine) <= _standard_error(more, byzantine) for more in worse.T]
+    return allowed[near.index(True)]  # the best itself is no worse, so there is one
 
 
 def _conditioned_points(conditioning: Conditioning, accepted: Accepted, origin: Floats) -> list[Points]:
@@ -247,8 +312,12 @@ def _conditioned_points(conditioning: Conditioning, accepted: Accepted, origin: 
 
 @dataclass(frozen=True)
 class CandidateLosses:
-    """The clients' losses at k candidate centres, (clients, k): `choosing` selects a centre, `judging` evaluates it."""
+    """The clients' losses at candidate centres (k, d), (m, k): `choosing` selects a centre, `judging` evaluates it.
 
+    NaN: a client whose answer was refused.
+    """
+
+    centres: Floats
     choosing: Floats
     judging: Floats
 
@@ -257,28 +326,38 @@ class CandidateLosses:
         return int(self.choosing.shape[1])
 
     @cached_property
-    def chosen(self) -> Ints:
-        """(clients,): the centre of lowest loss for every client."""
-        return np.asarray(self.choosing.argmin(axis=1))
+    def answered(self) -> Bools:
+        """(m,): which clients have answered."""
+        return np.asarray(np.isfinite(self.choosing).all(axis=1) & np.isfinite(self.judging).all(axis=1))
+
+    @cached_property
+    def labels(self) -> Ints:
+        """(m,): the centre of lowest loss for every client, -1 where it did not answer."""
+        return np.where(self.answered, np.nan_to_num(self.choosing, nan=np.inf).argmin(axis=1), -1)
 
     @property
     def losses(self) -> Floats:
-        """(clients,): the loss at the chosen centre."""
-        return self.judging[np.arange(len(self.chosen)), self.chosen]
+        """(m,): the loss at the chosen centre, NaN where a client did not answer."""
+        found = self.judging[np.arange(len(self.labels)), np.maximum(self.labels, 0)]
+        return np.where(self.answered, found, np.nan)
 
     @property
     def sizes(self) -> Ints:
         """(k,): the number of clients that chose each centre."""
-        return np.bincount(self.chosen, minlength=self.count)
+        return np.bincount(self.labels[self.answered], minlength=self.count)
 
     def without(self, dropped: Bools) -> CandidateLosses:
         """The losses without some of the centres; dropped: (k,)."""
-        return CandidateLosses(self.choosing[:, ~dropped], self.judging[:, ~dropped])
+        return CandidateLosses(self.centres[~dropped], self.choosing[:, ~dropped], self.judging[:, ~dropped])
 
 
 def _losses(judged: Sequence[CandidateLosses]) -> Floats:
-    """(clients, candidates): the loss at the chosen centre of every candidate."""
-    return np.stack([one.losses for one in judged], axis=1)
+    """(clients, candidates): the loss at the chosen centre of every candidate, for clients with all answers."""
+    found = np.stack([one.losses for one in judged], axis=1)
+    found = found[np.isfinite(found).all(axis=1)]
+    if not len(found):
+        raise ValueError("a robust start needs well-formed answers, got none")
+    return found
 
 
 def _candidate_losses(
@@ -293,12 +372,9 @@ def _candidate_losses(
     form = broadcast[:, 0][None, :]
     judging = _answers(network, network.losses(broadcast, part), form)
     choosing = judging if part is None else _answers(network, network.losses(broadcast, part, computing=True), form)
-    answered = np.isfinite(judging).all(axis=1) & np.isfinite(choosing).all(axis=1)
-    if not answered.any():
-        raise ValueError("a robust start needs well-formed answers, got none")
     ends = np.cumsum([len(centres) for centres in candidates])[:-1]
-    parts = (np.split(answers[answered], ends, axis=1) for answers in (choosing, judging))
-    return [CandidateLosses(*both) for both in zip(*parts, strict=True)]
+    parts = (np.split(answers, ends, axis=1) for answers in (choosing, judging))
+    return [CandidateLosses(*both) for both in zip(candidates, *parts, strict=True)]
 
 
 def _answers(network: Network, replies: Replies, form: Array) -> Floats:

@@ -38,7 +38,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "scales 1.5": {"scales": 1.5},
     "3 factors": {"factors": 3},
     "mean 2": {"mean": 2.0},
-    "binary": {"binary": 1.0},
+    "binary": {"binary": 1.0, "samples": 200},
     "counts and heavy tails": {"counts": 0.5, "heavy": 0.5},
     "means of clients": {"client_means": 1.0},
     "covariances of clients": {"client_covariances": 0.5},
@@ -47,8 +47,8 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "unequal shares, correlation 0.9": {"shares": [[0.1, 0.15, 0.2, 0.25, 0.3]], "correlation": 0.9},
     "spread 0.1": {"spread": 0.1},
-    "logistic, mean 1": {"task": "logistic", "samples": 200, "dim": 20, "mean": 1.0},
-    "logistic, correlation 0.5": {"task": "logistic", "samples": 200, "dim": 20, "correlation": 0.5},
+    "logistic, mean 1": {"task": "logistic", "samples": 2000, "dim": 20, "mean": 1.0},
+    "logistic, correlation 0.5": {"task": "logistic", "samples": 500, "dim": 20, "correlation": 0.5},
     "softmax, correlation 0.5": {"task": "softmax", "classes": 3, "samples": 300, "dim": 10, "correlation": 0.5},
 }  # fmt: skip
 """Families of features, in the form of a grid: what differs from the problem `tabular` as it is by default."""
@@ -56,6 +56,8 @@ UNKNOWN_TABLES: dict[str, dict[str, Any]] = {
     **TABLES,
     "4 centres, 0.35 apart": {"clusters": 4, "separation": 0.35},
     "n = 20": {"samples": 20},
+    "one cluster, correlation 0.9": {"clusters": 1, "correlation": 0.9},
+    "one cluster, means of clients": {"clusters": 1, "client_means": 1.0},
 }
 """The families of the grid in which k is estimated."""
 ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
