@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from coterie._src.algorithms import Algorithm
     from coterie._src.attacks import Attack, Payload
     from coterie._src.data import Clients, Federation, Truth, gaussian_means, mixed_regression, read_folder, tabular
+    from coterie._src.diagnostics import Diagnostics
     from coterie._src.experiments.methods import Method
     from coterie._src.experiments.models import load
     from coterie._src.fitting import Result, attack, fit, registered
@@ -45,6 +46,7 @@ __all__ = [
     "Bucketing",
     "CentredClipping",
     "Clients",
+    "Diagnostics",
     "Federation",
     "GeometricMedian",
     "Krum",
@@ -78,6 +80,7 @@ _MODULES = {
     "algorithms": ("Algorithm",),
     "attacks": ("Attack", "Payload"),
     "data": ("Clients", "Federation", "Truth", "gaussian_means", "mixed_regression", "read_folder", "tabular"),
+    "diagnostics": ("Diagnostics",),
     "experiments.methods": ("Method",),
     "experiments.models": ("load",),
     "fitting": ("Result", "attack", "fit", "registered"),

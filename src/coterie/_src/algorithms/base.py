@@ -27,6 +27,7 @@ class State(NamedTuple):
     conditioning: Conditioning | None = None  # the coordinates and Hessians; None: not asked, or to be asked again
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
     moves: Floats | None = None  # (k,), the moves of the last round
+    start_agreement: float = math.nan  # the share of the clients on which the start's candidates agree
     distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors
 
 

@@ -74,13 +74,14 @@ class ClusteredDescent:
         if self.conditioned != "no":
             assert sizes is not None
             conditioning = ask_conditioning(network, 0 * start[:1, :], None, sizes, self.max_byzantine)
+        agreement = math.nan
         if self.init is not None:
-            start = self.init(network, start, rng, conditioning)
+            start, agreement = self.init.search(network, start, rng, conditioning)
         rounds = self.rounds if self.resample and self.rounds else None
         asked = self.step_size is None and conditioning is None
         curvatures = ask_curvatures(network, rounds) if asked else None
         weights = bounded_weights(sizes) if self.weighted and sizes is not None else None
-        return State(0, start, self.labels, curvatures, weights, conditioning=conditioning)
+        return State(0, start, self.labels, curvatures, weights, conditioning=conditioning, start_agreement=agreement)
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, RoundInfo]:
         # broadcast the centres; clients choose one and reply with their update; admit what is well-formed

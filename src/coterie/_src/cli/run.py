@@ -151,6 +151,12 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
     console.print(as_table(summarise(results), _title(chosen), console.width))
     if (clusters := accuracy_table(results)) is not None:
         console.print(clusters)
+    first = results[0]
+    for method, found in first.methods.items():
+        if found.diagnostics is not None:
+            lines = found.diagnostics.lines([str(row["client"]) for row in found.audit])
+            print(f"{method}, trial {first.trial}:", *lines, sep="\n  ")
+            break
     if not chosen.problem.has_truth:
         for method, found in results[0].methods.items():
             if METHODS[method].clusters_clients:

@@ -93,6 +93,12 @@ def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[
         "trials_wanted": config.run.trials,
         "trials_finished": sorted(trial.trial for trial in trials),
         "methods": summarise(trials),
+        "diagnostics": {
+            method: {str(trial.trial): found.as_dict()}
+            for trial in sorted(trials, key=lambda trial: trial.trial)[:1]
+            for method, result in trial.methods.items()
+            if (found := result.diagnostics) is not None
+        },
     }
 
 

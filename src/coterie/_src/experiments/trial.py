@@ -14,6 +14,7 @@ from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
 from coterie._src.arrays import Array
 from coterie._src.data import Truth
+from coterie._src.diagnostics import diagnose
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, TrialResult
@@ -97,7 +98,10 @@ def run_method(
         recorder.add(played)
         on_round()
         began = time.perf_counter()
-    return recorder.finish(seconds)
+    result = recorder.finish(seconds)
+    if record and method.clusters_clients and recorder.last is not None:
+        result = replace(result, diagnostics=diagnose(algorithm, network, recorder.last.state))
+    return result
 
 
 def _compile_round(task: Task, start: Array) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients
+from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
 from coterie._src.metrics import Metrics
@@ -37,6 +38,9 @@ class Result:
     metrics : dict
         What the tables show: loss, rounds, seconds, clusters and, with a truth, matched_dist, oracle_ratio,
         worst_ratio and ari.
+    diagnostics : Diagnostics or None
+        Whether the clusters are apart, which clients could belong to another one, whether the start was unique, and
+        whether the bound on Byzantine clients was reached; `diagnostics.lines(names)` says it in words.
     names : tuple of str
         The names of the clients.
 
@@ -54,6 +58,7 @@ class Result:
     rounds: list[Row] = field(repr=False)
     audit: list[Row] = field(repr=False)
     metrics: Metrics
+    diagnostics: Diagnostics | None = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     _task: Task = field(repr=False)
     _task_name: str | None = field(repr=False)

@@ -187,6 +187,7 @@ def fit(
         result.rounds,
         result.audit,
         result.metrics,
+        result.diagnostics,
         federation.clients.names,
         found,
         task_name,

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy.optimize import linear_sum_assignment
 
 from coterie._src.aggregators import SpectralFilter, TrimmedMean, floor_count, per_cluster, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
@@ -50,6 +51,13 @@ class Points(NamedTuple):
     models: LocalModels | None = None  # by which centres are refined and compared, if there are any
 
 
+class FirstCentres(NamedTuple):
+    """What a robust start found."""
+
+    centres: Array  # (k, d)
+    agreement: float  # the share of the clients that its two best candidates put into matching clusters
+
+
 class Asked(NamedTuple):
     """The point at which gradients are asked for, the coordinates, and the answers if they are known already."""
 
@@ -87,10 +95,14 @@ class RobustStart:
     shared: int = 0
     conditioned: Conditioned = "no"
 
-    def __call__(
+    def __call__(self, network: Network, example: Array, rng: Generator) -> Array:
+        """(k, d) centres of the kind and dtype of `example` (…, d)."""
+        return self.search(network, example, rng).centres
+
+    def search(
         self, network: Network, example: Array, rng: Generator, conditioning: Conditioning | None = None
-    ) -> Array:
-        """(k, d) centres of the kind and dtype of `example` (…, d); conditioning: if it is known already.
+    ) -> FirstCentres:
+        """The centres, and how far the candidates agree; conditioning: if it is known already.
 
         Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
@@ -106,7 +118,9 @@ class RobustStart:
         points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
         candidates = self._candidates(points, clusters, byzantine, rng)
         judged = _candidate_losses(network, candidates, example)
-        lowest = _lowest(_losses(judged), byzantine)
+        ranking = _ranked(_losses(judged), byzantine)
+        lowest = ranking[0]
+        agreement = agreement_of(judged[lowest].labels, judged[ranking[1]].labels) if len(ranking) > 1 else 1.0
         best, smallest = candidates[lowest], judged[lowest].sizes.min()
         if clusters > 1 and byzantine and smallest <= byzantine + STRAY_CLIENTS:
             others = self._candidates(points, clusters, byzantine, rng, reconsider=False)
@@ -117,7 +131,7 @@ class RobustStart:
                 best = others[other]
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
-        return like(best, example)
+        return FirstCentres(like(best, example), agreement)
 
     def _byzantine_count(self, network: Network) -> int:
         """The largest number of Byzantine answers: a fraction of all clients, however many honest ones are silent."""
@@ -390,9 +404,26 @@ def _fraction(byzantine: int, answers: int) -> float:
     return min(byzantine / answers, BELOW_HALF)
 
 
+def _ranked(losses: Floats, byzantine: int) -> list[int]:
+    """The columns by their trimmed means, the lowest first."""
+    return [int(i) for i in np.argsort([_location(column, byzantine) for column in losses.T], kind="stable")]
+
+
 def _lowest(losses: Floats, byzantine: int) -> int:
     """The index of the column with the lowest trimmed mean."""
-    return int(np.argmin([_location(column, byzantine) for column in losses.T]))
+    return _ranked(losses, byzantine)[0]
+
+
+def agreement_of(labels: Ints, others: Ints) -> float:
+    """The share of the clients in matching clusters, under the best one-to-one matching; -1: not counted.
+
+    >>> agreement_of(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 1]))
+    0.75
+    """
+    both = (labels >= 0) & (others >= 0)
+    table = np.zeros((labels.max(initial=0) + 1, others.max(initial=0) + 1))
+    np.add.at(table, (labels[both], others[both]), 1.0)
+    return float(table[linear_sum_assignment(-table)].sum() / max(1, both.sum()))
 
 
 def _location(values: Floats, byzantine: int) -> float:

@@ -1,0 +1,201 @@
+"""What a user should know before trusting a result: are the clusters apart, is the start unique, did the bound hold?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie._src.algorithms import Algorithm, ClusteredDescent, State
+from coterie._src.algorithms.newton import shares_per_cluster
+from coterie._src.arrays import Floats, Ints, as_numpy
+from coterie._src.intake import admit
+from coterie._src.network import Network
+
+MAD_TO_DEVIATION = 1.4826
+"""The standard deviation of a normal variable, in median absolute deviations."""
+CLEAR = math.log(19.0)
+"""The log-odds from which on a client's cluster is clear: its second best cluster is then less likely than 5 %."""
+WELL_APART = 3.0
+"""From this separation on, a client is nearer to its own cluster in 999 of 1000 cases."""
+NAMED = 8
+"""The number of clients that a line names."""
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What a user should know before trusting a result of Algorithm 1.
+
+    Attributes
+    ----------
+    separation : float
+        The smallest distance of two clusters: the median amount by which a client's loss at the other cluster's centre
+        exceeds that at its own, in robust standard deviations of that amount over the cluster's clients. Infinite for
+        one cluster.
+    closest : tuple of int
+        These two clusters; empty for one cluster.
+    uncertain : tuple of int
+        The clients whose second best cluster has a probability of at least 5 %, if these amounts are normal.
+    empty : tuple of int
+        Clusters that no client chose.
+    condition_number : float
+        Of the features' second moments in units of their columns, which the coordinates remove; NaN if not asked for.
+    left_out : int
+        Directions of the parameters in which the features do not vary, so that nothing can be learnt about them.
+    start_agreement : float
+        The share of the clients that the two best candidates for the start put into matching clusters; NaN for a start
+        without candidates.
+    outliers : int
+        Clients whose replies the aggregator left out at the end; -1 for a rule that leaves none out.
+    max_byzantine : int
+        The bound on the number of Byzantine clients.
+
+    Examples
+    --------
+    >>> import coterie as ct
+    >>> drawn = ct.tabular(0, clients=40, clusters=2, samples=50, dim=10, correlation=0.9, byzantine=0.0)
+    >>> ct.fit(drawn, clusters=2).diagnostics.lines(drawn.clients.names)[0][:45]
+    'separation: clusters 0 and 1, the nearest, ar'
+    """
+
+    separation: float
+    closest: tuple[int, ...]
+    uncertain: tuple[int, ...]
+    empty: tuple[int, ...]
+    condition_number: float
+    left_out: int
+    start_agreement: float
+    outliers: int
+    max_byzantine: int
+
+    @property
+    def bound_reached(self) -> bool:
+        """Whether as many replies were left out as clients may be Byzantine, so that the bound may be too small."""
+        return 0 < self.max_byzantine <= self.outliers
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values, None for what is not known."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__} | {
+            "bound_reached": self.bound_reached
+        }
+        return {
+            name: list(value) if isinstance(value, tuple) else None if _unknown(value) else value
+            for name, value in found.items()
+        }
+
+    def lines(self, names: Sequence[str]) -> list[str]:
+        """At most five lines of text; names: of the clients."""
+        found = []
+        if self.closest:
+            verdict = "well apart" if self.separation >= WELL_APART else "too near to tell all clients apart"
+            one, other = self.closest
+            found.append(f"separation: clusters {one} and {other}, the nearest, are {self.separation:.1f} deviations "
+                         f"apart: {verdict}")  # fmt: skip
+            if self.uncertain:
+                shown = ", ".join(names[client] for client in self.uncertain[:NAMED])
+                more = ", …" if len(self.uncertain) > NAMED else ""
+                found.append(f"uncertain: {len(self.uncertain)} of {len(names)} clients fit a second cluster nearly as "
+                             f"well: {shown}{more}")  # fmt: skip
+        if self.empty:
+            found.append(f"empty: no client is in cluster {', '.join(map(str, self.empty))}; try fewer clusters")
+        elif not math.isnan(self.start_agreement) and self.start_agreement < 0.9:
+            found.append(f"start: its two best candidates agree on {100 * self.start_agreement:.0f} % of the clients; "
+                         "another seed may give other clusters")  # fmt: skip
+        if not math.isnan(self.condition_number):
+            lost = f"; {self.left_out} directions without variation are left out" if self.left_out else ""
+            found.append(f"features: condition number {self.condition_number:.1e}, removed by the coordinates{lost}")
+        if self.outliers >= 0 and self.max_byzantine:
+            reached = "; the bound is reached, so there may be more" if self.bound_reached else ""
+            found.append(f"outliers: {self.outliers} replies left out, {self.max_byzantine} Byzantine clients allowed "
+                         f"for{reached}")  # fmt: skip
+        return found[:5]
+
+
+def _unknown(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def diagnose(algorithm: Algorithm, network: Network, state: State) -> Diagnostics | None:
+    """The diagnostics of a state, from two more questions: losses and updates; None for other algorithms.
+
+    The answers are not trusted: all numbers are medians, or counts to which a client contributes at most one.
+    """
+    if not isinstance(algorithm, ClusteredDescent):
+        return None
+    centres, clusters = state.centres, int(state.centres.shape[0])
+    replies = admit(
+        network.losses(centres), clients=network.count, clusters=1, round=-1, like=as_numpy(centres)[:, 0][None, :]
+    )
+    losses = as_numpy(replies.updates).astype(np.float64)
+    labels = losses.argmin(axis=1) if state.fixed is None else np.maximum(state.fixed[replies.clients], 0)
+    separation, closest, clear = separations(losses, labels)
+    coordinates = None if state.conditioning is None else state.conditioning.coordinates
+    return Diagnostics(
+        separation,
+        closest,
+        tuple(replies.clients[~clear].tolist()),
+        tuple(np.flatnonzero(np.bincount(labels, minlength=clusters) == 0).tolist()),
+        math.nan if state.conditioning is None else state.conditioning.number,
+        0 if coordinates is None else int(centres.shape[1]) - coordinates.dim,
+        state.start_agreement,
+        _outliers(algorithm, network, state),
+        algorithm.max_byzantine,
+    )
+
+
+def separations(
+    losses: Floats, labels: Ints
+) -> tuple[float, tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """The smallest separation, its two clusters, and (rows,) whether a client's cluster is clear; see `Diagnostics`.
+
+    losses: (rows, k). For a client of cluster j the gap F_i(θ_l) − F_i(θ_j) is about normal with mean z·s and deviation
+    s if it belongs to j, and with mean −z·s if it belongs to l, so that a gap of g·s has log-odds 2zg.
+    """
+    rows, clusters = losses.shape
+    smallest, closest, clear = math.inf, (), np.ones(rows, dtype=np.bool_)
+    gaps = losses - losses[np.arange(rows), labels][:, None]
+    for j in np.unique(labels).tolist():
+        members = np.flatnonzero(labels == j)
+        for other in range(clusters):
+            if other == j:
+                continue
+            own = gaps[members, other]
+            middle = float(np.median(own))
+            deviation = MAD_TO_DEVIATION * float(np.median(np.abs(own - middle)))
+            if deviation == 0:  # one member, or copies: nothing is known about the noise
+                continue
+            z = middle / deviation
+            clear[members] &= 2 * z * own / deviation >= CLEAR
+            if z < smallest and np.count_nonzero(labels == other):
+                smallest, closest = z, tuple(sorted((j, other)))
+    return smallest, closest, clear
+
+
+def _outliers(algorithm: ClusteredDescent, network: Network, state: State) -> int:
+    """The number of clients whose replies the rule leaves out at the final centres; -1 if the rule gives no shares."""
+    clusters, conditioning = int(state.centres.shape[0]), state.conditioning
+    replies = network.gradients(
+        state.centres, state.round, state.fixed, coordinates=None if conditioning is None else conditioning.coordinates
+    )
+    accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
+    if not len(accepted.clients):
+        return -1
+    labels = accepted.labels
+    weights: Floats = np.ones(len(accepted.clients))
+    if state.fixed is not None:
+        labels = np.maximum(state.fixed[accepted.clients], 0)
+    if state.weights is not None:
+        weights = state.weights[accepted.clients]
+    rows = accepted.updates
+    if conditioning is not None:
+        weights = weights * conditioning.leverages[accepted.clients]
+        newton = conditioning.newton(accepted.clients, labels, clusters, weights)
+        updates = conditioning.coordinates.updates(as_numpy(rows))
+        rows = newton.rows(updates)
+        if (judged := newton.standardised(updates)) is not None:
+            rows = judged
+    shares = shares_per_cluster(algorithm.server.aggregate, rows, labels, clusters, weights)
+    return -1 if shares is None else int((shares == 0).sum())
