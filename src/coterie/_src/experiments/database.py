@@ -19,6 +19,7 @@ from typing import Any
 
 from coterie import __version__
 from coterie._src.experiments.config import Config, named_files
+from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.starts import is_file
 from coterie._src.experiments.summary import METRICS
@@ -27,7 +28,7 @@ from coterie._src.experiments.toml import parse_config
 NUMERICS = 2
 """The version of the numerics, raised when a change of code or of a default changes results by more than rounding, so
 that old results are not used as new ones. Another order of summation, as on another processor, does not count."""
-START_NUMERICS = 2
+START_NUMERICS = 3
 """The version of the numerics of the robust starts."""
 FILE = "results.sqlite"
 ARCHIVE = "results.sqlite.xz"
@@ -89,6 +90,8 @@ def key(config: Config, method: str, trial: int) -> str:
     beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}
     if config.asks_for_start:
         beyond["start"] = START_NUMERICS
+    if method in METHODS and METHODS[method].numerics:
+        beyond["method"] = METHODS[method].numerics
     return _digest([chosen | beyond, method, config.run.seed, trial, NUMERICS])
 
 

@@ -31,10 +31,18 @@ def doubts(config: Config) -> dict[str, str]:
         "own": _left_to_the_method(config),
     }
     if isinstance(config.problem, Folder):
-        found["scale"] = _badly_scaled(config.problem.model_dump_json())
+        if any(METHODS[name].clusters_clients and not _conditioned(config, name) for name in config.methods):
+            found["scale"] = _badly_scaled(config.problem.model_dump_json())
         if config.attack != AttackSection():
             found["attack"] = "attack: changes nothing, since no client of a folder is known to be Byzantine"
     return {kind: line for kind, line in found.items() if line is not None}
+
+
+def _conditioned(config: Config, method: str) -> bool:
+    """Whether the steps of a method do not depend on the scale of the columns."""
+    return config.algorithm.coordinates == "hessian" or (
+        config.algorithm.coordinates == "auto" and METHODS[method].finds_start
+    )
 
 
 @lru_cache(maxsize=16)
@@ -66,8 +74,8 @@ def _badly_scaled(problem_json: str) -> str | None:
         advice += " --set problem.intercept=true"
     return (
         f"problem.columns: they differ in scale, or lie far from 0 ({problem.weight_names()[worst]}: mean "
-        f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that a descent may end far from the optimum and "
-        f"miss clusters; {advice}"
+        f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that the descent of methods other than coterie "
+        f"may end far from the optimum and miss clusters; {advice}, or --set algorithm.coordinates=hessian"
     )
 
 

@@ -211,6 +211,8 @@ class Method:
     clusters_clients : whether it assigns the clients to clusters.
     finds_start : whether it computes its own first centres from answers of the clients.
     aliases : older names.
+    numerics : raised when a change of the method changes its results by more than rounding, so that a sweep does not
+        use old results as new ones.
 
     Examples
     --------
@@ -240,6 +242,7 @@ class Method:
     clusters_clients: bool = True
     finds_start: bool = False
     aliases: tuple[str, ...] = ()
+    numerics: int = 0
 
     def aggregator(self, setting: RuleSetting) -> Aggregator:
         """The aggregator, with the transformation of `algorithm.before` if it applies."""
@@ -314,7 +317,7 @@ METHODS: Registry[Method] = Registry(
     [
         Method(
             "coterie",
-            "recommended: Algorithm 1 from a robust start, with a spectral filter, an automatic step size and stop",
+            "recommended: Algorithm 1 from a robust start, with a spectral filter, Newton steps and an automatic stop",
             _filter,
             _coterie,
             "tab:orange",
@@ -323,6 +326,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
+            numerics=1,
         ),
         Method(
             "brifca-median",
