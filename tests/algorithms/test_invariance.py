@@ -94,8 +94,8 @@ def scores(result: ct.Result, drawn: ct.Federation, outputs: int = 1) -> np.ndar
     clients = drawn.clients
     weights = result.centres[result.labels].astype(np.float64).reshape(clients.count, clients.dim, outputs)
     owner = np.repeat(np.arange(clients.count), clients.sizes)
-    found = np.einsum("nd,ndo->no", clients.features.astype(np.float64), weights[owner])
-    return found - found.mean(axis=1, keepdims=True) if outputs > 1 else found
+    found: np.ndarray = np.einsum("nd,ndo->no", clients.features.astype(np.float64), weights[owner])
+    return np.asarray(found - found.mean(axis=1, keepdims=True)) if outputs > 1 else found
 
 
 def of_honest(drawn: ct.Federation) -> np.ndarray:

@@ -35,15 +35,12 @@ def drawn_models(seed: int = 0, **options: Any) -> tuple[Federation, LocalModels
 
 def pooled(drawn: Federation) -> np.ndarray:
     """(k, d): the oracle's centres, by least squares on the honest samples of every cluster."""
-    assert drawn.truth is not None
-    assert drawn.clients.targets is not None
-    owner, clients = np.repeat(drawn.truth.labels, drawn.clients.sizes), drawn.clients
-    return np.stack(
-        [
-            np.linalg.lstsq(clients.features[owner == j], clients.targets[owner == j], rcond=None)[0]
-            for j in range(len(drawn.truth.centres))
-        ]
-    )
+    truth, features, targets = drawn.truth, drawn.clients.features, drawn.clients.targets
+    assert truth is not None
+    assert targets is not None
+    owner = np.repeat(truth.labels, drawn.clients.sizes)
+    clusters = range(len(truth.centres))
+    return np.stack([np.linalg.lstsq(features[owner == j], targets[owner == j], rcond=None)[0] for j in clusters])
 
 
 def honest_labels(drawn: Federation, models: LocalModels, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
