@@ -247,15 +247,16 @@ def test_the_units_of_the_targets_are_those_of_the_centres(factor: float, attack
             assert_the_same(before, after, changed(drawn, dtype=dtype), other, tolerance * SIGMA, factor, rounds=0)
 
 
+@pytest.mark.parametrize("shift", [5.0, 100.0])
 @pytest.mark.parametrize("attack", [None, "sign-flip"])
 @families
-def test_a_number_added_to_all_targets_is_added_to_the_intercept(family: str, attack: str | None) -> None:
+def test_a_number_added_to_all_targets_is_added_to_the_intercept(family: str, attack: str | None, shift: float) -> None:
     """The way to the common origin of the start begins at 0, so that the descent is another; its end is not."""
     drawn = federation(family, byzantine=attack is not None)
     before = fitted_before(family, "linear", 10, attack, "float64", 2)
-    other = changed(drawn, factor=2.0, shift=5.0)
+    other = changed(drawn, factor=2.0, shift=shift)
     after = fitted(other, attack=attack)
-    assert_the_same(before, after, drawn, other, 5e-3 * SIGMA, 2.0, 5.0, rounds=6)
+    assert_the_same(before, after, drawn, other, 5e-3 * SIGMA, 2.0, shift, rounds=2)
 
 
 @pytest.mark.parametrize("task", ["linear", "logistic"])
@@ -322,3 +323,12 @@ def test_tables_cost_nothing_beside_the_oracle(options: dict[str, Any]) -> None:
     found = ct.fit(drawn, clusters=3, attack=ct.attack("sign-flip")).metrics
     assert found["ari"] == 1.0
     assert found["oracle_ratio"] <= 1.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_clients_with_other_features_are_not_taken_for_byzantine(seed: int) -> None:
+    """Their updates are noisier, which only their own Hessians tell; judged alike, the error is up to 1.3 times it."""
+    drawn = ct.tabular(seed, clients=60, clusters=2, samples=40, dim=12, byzantine=0.0, client_means=2.0)
+    found = ct.fit(drawn, clusters=2, max_byzantine=0.2).metrics
+    assert found["ari"] == 1.0
+    assert found["oracle_ratio"] <= 1.02

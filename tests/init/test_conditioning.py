@@ -344,6 +344,30 @@ def test_one_newton_step_on_honest_clients_reaches_the_pooled_minimiser(monkeypa
         assert left < 5e-3
 
 
+def test_a_client_with_large_features_counts_in_a_step_by_its_leverage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is that of a pooled minimiser in which such a client has a weight; else its own would be the result."""
+    drawn = tabular(0, clients=30, clusters=1, samples=400, dim=4, byzantine=0.0, dtype=np.float64)
+    x, y = drawn.clients.features.copy(), np.asarray(drawn.clients.targets).copy()
+    x[:400] *= 100
+    y[:400] = x[:400] @ np.full(4, -3.0)
+    clients = Clients(x, y, drawn.clients.sizes)
+    network = SimulatedNetwork(linear_regression(clients), np.zeros(30, np.bool_), None, np.random.default_rng(0))
+    monkeypatch.setattr(descent, "SHARE", 1.0)
+    algorithm = ClusteredDescent(
+        Server(Mean(), audit=False), labels=np.zeros(30, np.int64), conditioned="constant", max_byzantine=1
+    )
+    state = algorithm.initial_state(network, np.zeros((1, 4)), np.random.default_rng(0))
+    assert state.conditioning is not None
+    leverages = state.conditioning.leverages
+    assert leverages[0] < 1e-3
+    assert (leverages[1:] == 1).all()
+    after, _ = algorithm.step(state, network, np.random.default_rng(0))
+    weights = np.sqrt(np.repeat(leverages, 400))
+    expected = np.linalg.lstsq(weights[:, None] * x, weights * y, rcond=None)[0]
+    np.testing.assert_allclose(after.centres[0], expected, atol=1e-2)
+    assert np.linalg.norm(after.centres[0] + 3) > 4
+
+
 def test_hessians_are_refreshed_where_they_vary() -> None:
     drawn = tabular(0, clients=20, clusters=2, samples=60, dim=3, byzantine=0.0, task="logistic", dtype=np.float64)
     assert drawn.truth is not None
