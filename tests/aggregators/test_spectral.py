@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from coterie._src.aggregators import SpectralFilter, median, per_cluster, products
+from coterie._src.aggregators import Median, SpectralFilter, median, per_cluster, products
 from coterie._src.aggregators.products import Dense, Tall, around
 from coterie._src.aggregators.spectral import MANY, _capped, _kept, _reweighted, outlier_direction
 
@@ -340,3 +340,51 @@ def test_rows_that_are_no_noise_at_all_are_taken(form: Form, seed: int, kind: st
 
 def test_equal_eigenvalues_by_hand() -> None:
     np.testing.assert_allclose(SpectralFilter(1)(np.eye(8, 30))[:8], 1 / 8)
+
+
+# --- shares -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("byzantine", "dim", "shift"), [(0, 20, 0.0), (10, 20, 30.0), (10, 100, 30.0), (10, 20, 1e9)])
+def test_the_aggregate_is_the_mean_by_the_shares(
+    byzantine: int, dim: int, shift: float, weighted: bool, form: Form
+) -> None:
+    rng = np.random.default_rng(4)
+    rows = shifted(rng, byzantine, dim, shift, noisy=False)
+    weights = rng.uniform(0.5, 1.0, size=len(rows)) if weighted else np.ones(len(rows))
+    rule = SpectralFilter(byzantine, form)
+    shares = rule.shares(rows, weights)
+    assert shares is not None
+    assert shares.shape == (len(rows),)
+    assert (shares >= 0).all()
+    assert shares.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(shares @ rows, rule.aggregate_weighted(rows, weights), rtol=1e-9, atol=1e-9)
+    if byzantine:
+        assert shares[HONEST:].sum() <= (0.0 if form == "removal" else 0.01)
+        assert (shares[:HONEST] > 0).all()
+    else:
+        np.testing.assert_allclose(shares, weights / weights.sum(), rtol=1e-12)
+
+
+@given(seed=st.integers(0, 2**32 - 1), byzantine=st.integers(0, 15), shift=st.floats(0, 100), noisy=st.booleans())
+def test_shares_fit_the_aggregate_of_any_rows(seed: int, byzantine: int, shift: float, noisy: bool) -> None:
+    rng = np.random.default_rng(seed)
+    rows = shifted(rng, byzantine, 12, shift, noisy)
+    weights = rng.uniform(0.1, 1.0, size=len(rows))
+    rule = SpectralFilter(byzantine)
+    shares = rule.shares(rows, weights)
+    assert shares is not None
+    assert shares.sum() == pytest.approx(1.0)
+    assert (shares == 0).sum() <= byzantine
+    np.testing.assert_allclose(shares @ rows, rule.aggregate_weighted(rows, weights), rtol=1e-8, atol=1e-8)
+
+
+def test_there_are_no_shares_where_the_result_is_a_median() -> None:
+    rng = np.random.default_rng(0)
+    rule = SpectralFilter(2)
+    for rows in (rng.standard_normal((7, 20)), rng.standard_normal((20, 7)), np.ones((20, 9))):
+        assert rule.shares(rows, np.ones(len(rows))) is None
+        assert np.array_equal(rule(rows), median(rows))
+    assert Median().shares(rng.standard_normal((20, 9)), np.ones(20)) is None

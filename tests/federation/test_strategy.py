@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Message
 
+import coterie as ct
 from coterie._src import attacks, tasks
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
 from coterie._src.algorithms.base import RoundInfo
-from coterie._src.data import Federation
-from coterie._src.federation import ClusteredStrategy
+from coterie._src.data import Federation, tabular
+from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.setup import setting_of
+from coterie._src.experiments.toml import parse_config
+from coterie._src.federation import ClusteredStrategy, client_app
 from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
+from coterie._src.metrics import adjusted_rand_index
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play, stream
+from coterie._src.tasks import assign
 from in_process import FAULTS, InProcessGrid
 from small_federation import BYZANTINE, CLIENTS, app, centres_of, simulated, strategy
 
@@ -138,3 +145,51 @@ def test_a_node_that_is_only_listed_is_waited_for(drawn: Federation, start: np.n
 
     grid = InProcessGrid(app(drawn), range(CLIENTS), {4: replaced})
     centres_of(grid, start, strategy(min_clients=CLIENTS, deadline=600.0, patience=5.0))  # the deadline would be felt
+
+
+@pytest.mark.parametrize("task", ["linear", "logistic"])
+@pytest.mark.parametrize("attack", [None, "sign-flip"])
+def test_coterie_asks_real_sites_for_hessians(task: Literal["linear", "logistic"], attack: str | None) -> None:
+    """Correlated columns of unequal means: the same labels and centres as in the simulation, and no axis is lost.
+
+    A Byzantine site sees only its own data, so that it attacks otherwise than in the simulation: the labels of the
+    honest clients are compared.
+    """
+    count = 24
+    table = tabular(
+        3, clients=count, clusters=2, samples=80, dim=5, byzantine=0.125 if attack else 0.0, task=task,
+        correlation=0.9, client_means=0.5, separation=2.0, dtype=np.float64,
+    )  # fmt: skip
+    assert table.truth is not None
+    byzantine = table.truth.is_byzantine
+    build = tasks.linear_regression if task == "linear" else tasks.logistic_regression
+    known = None if attack is None else ct.attack(attack)
+
+    def load(context: Context) -> tasks.Task:
+        return build(table.clients.take([int(context.node_config["partition-id"])]))
+
+    def attack_of(context: Context) -> attacks.Attack | None:
+        return known if byzantine[int(context.node_config["partition-id"])] else None
+
+    config = parse_config(
+        {
+            "problem": {"kind": "tabular", "clients": count, "clusters": 2, "dim": 5, "task": task, "dtype": "float64"},
+            "algorithm": {"max_byzantine": 0.125, "rounds": 40},
+        }
+    )
+    whole = build(table.clients)
+    algorithm = METHODS["coterie"].algorithm(setting_of(config, whole, stream(0, 0, "buckets"), clients=count))
+    assert isinstance(algorithm, ClusteredDescent)
+    assert algorithm.conditioned == ("constant" if task == "linear" else "varying")
+    grid, start = InProcessGrid(client_app(load, attack_of), range(count)), np.zeros((2, 5))
+    found = centres_of(grid, start, ClusteredStrategy(algorithm, max_clients=count, deadline=20.0))
+    network = SimulatedNetwork(whole, byzantine, known, np.random.default_rng(0), algorithm.server.aggregate)
+    *_, last = play(algorithm, network, start, stream(0, 0, "server"))
+    assert last.state.conditioning is not None
+    assert last.state.conditioning.coordinates.dim == 5
+    assert last.state.conditioning.number > 10
+    labels, expected = (assign(whole.losses(centres))[~byzantine] for centres in (found, last.state.centres))
+    assert adjusted_rand_index(labels, expected) == 1.0
+    assert adjusted_rand_index(labels, table.truth.labels[~byzantine]) == 1.0
+    if attack is None:
+        np.testing.assert_allclose(found, last.state.centres, atol=1e-6)
