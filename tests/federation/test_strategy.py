@@ -26,7 +26,7 @@ from coterie._src.metrics import adjusted_rand_index
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play, stream
 from coterie._src.tasks import assign
-from in_process import FAULTS, InProcessGrid
+from in_process import FAULTS, InProcessGrid, sending
 from small_federation import BYZANTINE, CLIENTS, app, centres_of, simulated, strategy
 
 
@@ -193,3 +193,27 @@ def test_coterie_asks_real_sites_for_hessians(task: Literal["linear", "logistic"
     assert adjusted_rand_index(labels, table.truth.labels[~byzantine]) == 1.0
     if attack is None:
         np.testing.assert_allclose(found, last.state.centres, atol=1e-6)
+
+
+@pytest.mark.parametrize("fault", ["silent", "short"])
+def test_a_site_that_fails_the_question_for_hessians_is_audited_by_its_updates(fault: str, tmp_path: Path) -> None:
+    """In a round that asks for Hessians again, the audit is about the updates of the round, and nothing is missing."""
+    table = tabular(3, clients=12, clusters=2, samples=80, dim=5, byzantine=0.0, task="logistic", dtype=np.float64)
+    assert table.truth is not None
+    faults = {"silent": lambda question, honest: None, "short": sending(lambda row: row[:-1])}
+
+    def load(context: Context) -> tasks.Task:
+        return tasks.logistic_regression(table.clients.take([int(context.node_config["partition-id"])]))
+
+    def faulty(question: Message, honest: Message) -> Message | None:
+        asked = question.content.config_records["question"]["kind"]
+        again = question.content.array_records["centres"]["centres"].numpy().any()
+        return faults[fault](question, honest) if asked == "hessian" and again else honest
+
+    grid = InProcessGrid(client_app(load), range(12), {3: faulty})
+    algorithm = ClusteredDescent(Server(median), rounds=4, conditioned="varying")
+    made = ClusteredStrategy(algorithm, max_clients=12, deadline=1.0, folder=tmp_path)
+    centres_of(grid, np.asarray(table.truth.centres), made)
+    rows = Checkpoint(tmp_path).rows()
+    assert len(rows) == 4 * 12
+    assert all(row["verdict"] == "accepted" and row["loss"] is not None for row in rows)

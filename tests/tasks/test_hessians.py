@@ -11,6 +11,7 @@ import torch
 
 from coterie._src.data import Clients
 from coterie._src.tasks import (
+    LinearModel,
     Quadratic,
     Task,
     linear,
@@ -167,3 +168,14 @@ def test_the_units_of_columns_do_not_matter_for_the_form(rng: np.random.Generato
     clients = columns(10.0, "float32", rng)
     rescaled = Clients(clients.features * np.logspace(-6, 6, 6, dtype=np.float32), clients.targets, clients.sizes)
     assert isinstance(linear_regression(rescaled), Quadratic)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("apart", [1e-4, 1e-6])
+def test_nearly_equal_columns_are_read_in_float32_and_not_summed(seed: int, apart: float) -> None:
+    """The smallest eigenvalue of their Gram matrix is a rounding error, which may be negative."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((400, 6))
+    x[:, 5] = x[:, 4] + apart * rng.standard_normal(400)
+    clients = Clients(x.astype(np.float32), x[:, 0].astype(np.float32), np.full(10, 40))
+    assert isinstance(linear_regression(clients), LinearModel)

@@ -14,7 +14,7 @@ from coterie._src.algorithms.base import RoundInfo, State
 from coterie._src.algorithms.newton import SHARE, newton_step
 from coterie._src.arrays import Array, Floats, Ints, as_numpy
 from coterie._src.init.asking import RobustStart
-from coterie._src.init.conditioning import Conditioned, ask_conditioning, ask_sizes
+from coterie._src.init.conditioning import LONGEST, Conditioned, ask_conditioning, ask_sizes
 from coterie._src.intake import Accepted, admit
 from coterie._src.network import Network
 from coterie._src.server import Server, Step, automatic_steps, take_step
@@ -109,12 +109,14 @@ class ClusteredDescent:
         """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
         conditioning = state.conditioning
         assert conditioning is not None
-        due = state.newton is None or (state.round + 1) & state.round == 0  # in rounds 1, 3, 7, …, and after a restart
+        # in rounds 1, 3, 7, …, after a restart, and where the steps do not get shorter
+        due = state.newton is None or (state.round + 1) & state.round == 0 or state.rounds_since > 0
         if self.conditioned == "varying" and state.round and due:
             conditioning = conditioning.at(network, state.centres, accepted.by_client(accepted.labels, 0))
             state = state._replace(conditioning=conditioning, newton=None)
         step_size = SHARE if self.step_size is None else self.step_size
-        step, newton, rows = newton_step(self.server, state, accepted, step_size)
+        longest = LONGEST if self.conditioned == "varying" else math.inf
+        step, newton, rows = newton_step(self.server, state, accepted, step_size, longest)
         step_sizes = np.full(state.centres.shape[0], step_size)
         after = self._with_progress(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
         return after, self._info(after, step, accepted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +19,16 @@ SHARE = 0.6
 as honest ones, as in the paper's attack, does not make its centre diverge."""
 
 
-def newton_step(server: Server, state: State, accepted: Accepted, share: float) -> tuple[Step, NewtonSteps, Floats]:
+def newton_step(
+    server: Server, state: State, accepted: Accepted, share: float, longest: float = math.inf
+) -> tuple[Step, NewtonSteps, Floats]:
     """θ_j ← Π_Θ(θ_j − share·B R_jᵀ g_j) with g_j the aggregate of the rows R_j Bᵀ∇F_i of cluster j.
 
     B are the coordinates of `state.conditioning`, and R_jᵀR_j is the inverse of the mean Hessian of the cluster's
     members. Where the clients' Hessians differ by more than chance, the noise of each row has a shape of its own. The
     rule then judges the rows R_i Bᵀ∇F_i, whose noise is alike, and the step is that of the rows which it keeps.
+
+    longest: the length of a step at most, in the coordinates of the federation.
 
     Returns the step, whose moves are in the coordinates of the rows, so that they measure the change of predictions;
     the maps R_j for the next round; and the (rows, r) rows.
@@ -51,7 +56,9 @@ def newton_step(server: Server, state: State, accepted: Accepted, share: float) 
     inner = replace(server, aggregate=rule, project=UNCONSTRAINED, audit=False)
     origin, step_sizes = np.zeros((clusters, rows.shape[1])), np.full(clusters, share)
     step = take_step(inner, origin, used, step_sizes, None, taken, state.memory)
-    moves = conditioning.coordinates.parameters(maps.moves(step.centres))
+    moved_by = maps.moves(step.centres)
+    lengths = np.linalg.norm(moved_by, axis=1, keepdims=True)
+    moves = conditioning.coordinates.parameters(moved_by * np.minimum(1.0, longest / np.maximum(lengths, 1e-300)))
     with np.errstate(over="ignore", invalid="ignore"):
         moved = like(as_numpy(state.centres).astype(np.float64) + moves, state.centres)
     xp = namespace(moved)

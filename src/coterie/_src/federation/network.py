@@ -116,7 +116,10 @@ class FlowerNetwork:
 
     def hessians(self, centres: Array, labels: Ints) -> Replies:
         chosen = {client: max(int(label), 0) for client, label in enumerate(labels)}
-        return self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
+        round_answers = self.received  # the audit of a round is about its updates
+        replies = self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
+        self.received = round_answers
+        return replies
 
     def count_present(self, seconds: float) -> int:
         """Return how many nodes are listed by Flower and have answered a question that costs them nothing.

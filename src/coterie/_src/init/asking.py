@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from coterie._src.aggregators import SpectralFilter, TrimmedMean, floor_count, per_cluster, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie._src.coordinates import Coordinates
-from coterie._src.init.conditioning import Conditioned, Conditioning, ask_conditioning, ask_sizes
+from coterie._src.init.conditioning import LONGEST, Conditioned, Conditioning, ask_conditioning, ask_sizes
 from coterie._src.init.local_models import LocalModels
 from coterie._src.init.robust import BELOW_HALF, leading_directions
 from coterie._src.intake import Accepted, Replies, admit
@@ -37,7 +37,7 @@ HALF = (0, 1)
 WIDE = 10_000
 """Answers with at least this many columns are projected onto their leading directions before they are clustered."""
 DIRECTIONS = 64
-MAX_STEPS = 6
+MAX_STEPS = 30
 """Steps towards one robust model for all clients, at most."""
 CENTRED = 0.1
 """A median update of at most this share of the typical distance to it is small enough for the origin of a start."""
@@ -146,7 +146,8 @@ class RobustStart:
             settings = clusters, _fraction(byzantine, len(one.points)), rng
             both = [self.find(one.points, *settings, outliers_count, reconsider) for outliers_count in (True, False)]
             if one.models is not None:
-                both = one.models.all_refined(both, byzantine)
+                # the models of a loss that is not quadratic may mislead: then the losses decide
+                both = one.models.all_refined(both, byzantine) + (both if self.conditioned == "varying" else [])
             found += [one.embed(centres) for centres in both]
         return found
 
@@ -154,7 +155,7 @@ class RobustStart:
         """The candidates; with local models only the one of lowest loss by these, which saves the clients' work."""
         candidates = self._candidates(points, clusters, byzantine, rng)
         models, asked = points[0].models, points[0]
-        if models is None:
+        if models is None or self.conditioned == "varying":
             return candidates
         coordinates = models.conditioning.coordinates
         origin = asked.embed(np.zeros((1, coordinates.dim)))
@@ -181,9 +182,10 @@ class RobustStart:
             spread = float(np.median(np.linalg.norm(updates - centre, axis=1)))
             if np.linalg.norm(centre) <= CENTRED * spread:
                 return Asked(origin, conditioning, accepted)
-            origin = like(
-                as_numpy(origin).astype(np.float64) - coordinates.parameters(newton.moves(centre[None])), origin
-            )
+            step = newton.moves(centre[None])
+            if self.conditioned == "varying":
+                step *= min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
+            origin = like(as_numpy(origin).astype(np.float64) - coordinates.parameters(step), origin)
             if self.conditioned == "varying":
                 conditioning = conditioning.at(network, origin, np.zeros(network.count, dtype=np.int64))
         return Asked(origin, conditioning, None)

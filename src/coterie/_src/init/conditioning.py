@@ -29,11 +29,19 @@ from coterie._src.network import Network
 LARGEST = 2.0
 """A client whose Hessian has a norm of q times this many typical ones, q > 1, counts 1/q²: then a huge Hessian has no
 influence on the mean of its cluster, and the most influential one is just as large as this."""
+HUGE = 1e6
+"""A Hessian that is larger than this many times `LARGEST` is scaled down to that, so that float32 can hold it."""
 PASSES = 4
 """Passes of the robust mean of Hessians at most."""
 OUTLYING = 2.0
 """A Hessian whose trace is larger than this many times the typical one counts less in the mean."""
-RANK = {"float32": 1e-10, "float64": 1e-13}
+ABSURD = 1e3
+"""The same before there are coordinates: a Hessian that is larger than this must not hide all other directions."""
+LONGEST = 1.0
+"""The length of a step for a loss that is not quadratic, in coordinates in which the Hessian at 0 is I: the scores of
+logistic regression change by about 2. A Hessian tells little about farther points, and where the loss is flat it would
+allow steps that get longer and longer."""
+RANK = {"float32": 1e-12, "float64": 1e-13}
 """By the precision of the centres: directions in which the features vary by less than this share of the largest
 variance are left out, since the gradients along them are rounding errors."""
 SPECIFIC = 0.3
@@ -71,15 +79,15 @@ class Conditioning:
     number: float = 1.0
 
     def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
-        """The same coordinates with the Hessians at other centres, each client's at the centre that labels names."""
+        """The same coordinates with the Hessians at other centres, each client's at the centre that labels names.
+
+        The weights of the clients stay, so that the end of a descent does not move with them; a Hessian that would give
+        its client a smaller weight is scaled down instead.
+        """
         clients, matrices = ask_hessians(network, centres, labels)
         basis = self.coordinates.basis
-        inner = basis.T @ matrices @ basis
-        return self._replaced(clients, inner)
-
-    def _replaced(self, clients: Ints, inner: Floats) -> Conditioning:
-        hessians, leverages = _usable(clients, inner, len(self.leverages))
-        return replace(self, hessians=hessians, leverages=leverages)
+        hessians, leverages = _usable(clients, basis.T @ matrices @ basis, len(self.leverages))
+        return replace(self, hessians=hessians * leverages[:, None, None].astype(np.float32))
 
     def newton(
         self, clients: Ints, labels: Ints, clusters: int, weights: Floats, standardise: bool = True
@@ -213,9 +221,11 @@ def condition(
     clients, matrices = _without_negative(clients, matrices)
     if not len(matrices):
         return None
-    units = np.sqrt(_typical(np.maximum(np.einsum("cdd->cd", matrices), 0.0), byzantine))
+    diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
+    units = np.sqrt(_typical(diagonals, byzantine))
     basis: Floats = np.diag(1 / np.where(units > 0, units, 1.0))
-    weights: Floats = np.ones(len(matrices))
+    # the traces depend on the columns here, and not yet on the coordinates alone: only absurd ones count
+    weights = _trace_weights(diagonals @ np.diag(basis) ** 2, byzantine, ABSURD)
     number = 0.0
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
@@ -226,9 +236,8 @@ def condition(
         root = np.sqrt(scales[kept])
         basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
         inner /= root * root[:, None]
-        traces = np.einsum("crr->c", inner) / len(root)
         before = weights
-        weights = 1 / np.maximum(traces / (OUTLYING * float(_typical(traces[:, None], byzantine)[0])), 1.0)
+        weights = _trace_weights(np.einsum("crr->c", inner), byzantine, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
     hessians, leverages = _usable(clients, inner, len(sizes))
@@ -247,6 +256,13 @@ def condition(
     )
 
 
+def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
+    """(c,): 1 for a trace of up to `largest` typical ones, less in proportion for a larger one."""
+    typical = max(float(_typical(traces[:, None], byzantine)[0]), 1e-300)
+    found: Floats = 1 / np.maximum(traces / (largest * typical), 1.0)
+    return found
+
+
 def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
     """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients."""
     identity = np.eye(inner.shape[1])
@@ -255,8 +271,9 @@ def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
     leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
     hessians[np.setdiff1d(np.arange(count), clients)] = identity
     if len(clients):
-        leverages[clients] = np.minimum(1.0, LARGEST * np.median(norms) / np.maximum(norms, 1e-300)) ** 2
-        hessians[clients] = inner
+        sizes = norms / (LARGEST * max(float(np.median(norms)), 1e-300))
+        leverages[clients] = np.maximum(np.minimum(1.0, 1 / np.maximum(sizes, 1e-300)) ** 2, 1e-30)
+        hessians[clients] = inner / np.maximum(1.0, sizes / HUGE)[:, None, None]
     return hessians, leverages
 
 

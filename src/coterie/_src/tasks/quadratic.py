@@ -183,10 +183,10 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
 def _exact(grams: Array) -> bool:
     """Whether the mean of the matrices is conditioned so well that their rounding errors do not matter."""
     mean = as_numpy(namespace(grams).mean(grams, axis=0)).astype(np.float64)
-    units = 1 / np.sqrt(np.maximum(np.diag(mean), 1e-300))
-    values = np.linalg.eigvalsh(mean * units[:, None] * units)
-    present = values[values > 1e-13 * max(values[-1], 1e-300)]
-    return bool(len(present) and present[0] > EXACT * np.finfo(as_numpy(grams[:1]).dtype).eps * present[-1])
+    used = np.flatnonzero(np.diag(mean) > 0)
+    units = 1 / np.sqrt(np.diag(mean)[used])
+    values = np.linalg.eigvalsh(mean[np.ix_(used, used)] * (units[:, None] * units))
+    return not len(values) or bool(values[0] > EXACT * np.finfo(as_numpy(grams[:1]).dtype).eps * values[-1])
 
 
 def _gram_regression(clients: Clients) -> Quadratic:
