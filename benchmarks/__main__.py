@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-BENCHMARKS = ("cpu", "simulation", "start", "memory", "networks", "federation", "deployment", "gpu", "grid")
+BENCHMARKS = ("cpu", "simulation", "method", "start", "memory", "networks", "federation", "deployment", "gpu", "grid")
 
 
 def main() -> None:
