@@ -35,8 +35,6 @@ PASSES = 4
 """Passes of the robust mean of Hessians at most."""
 OUTLYING = 2.0
 """A Hessian whose trace is larger than this many times the typical one counts less in the mean."""
-WELL_CONDITIONED = 1e3
-"""Up to this condition number Hessians are transformed in float32."""
 ABSURD = 1e3
 """The same before there are coordinates: a Hessian that is larger than this must not hide all other directions."""
 LONGEST = 1.0
@@ -232,7 +230,7 @@ def condition(
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
-        inner = _transformed(matrices, basis, condition_number)
+        inner = basis.T @ matrices @ basis
         scales = _typical(np.maximum(np.einsum("crr->cr", inner), 0.0), byzantine)
         kept = scales > 0
         root = np.sqrt(scales[kept])
@@ -256,14 +254,6 @@ def condition(
         samples,
         number,
     )
-
-
-def _transformed(matrices: Floats, basis: Floats, condition_number: float) -> Floats:
-    """BᵀHB of all matrices; in float32, which is faster, where that loses no digits that matter."""
-    if condition_number < WELL_CONDITIONED and np.abs(matrices).max() < 1e15 and 1e-9 < np.abs(basis).max() < 1e9:
-        matrices, basis = matrices.astype(np.float32), basis.astype(np.float32)
-    found: Floats = basis.T @ matrices @ basis
-    return found
 
 
 def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
