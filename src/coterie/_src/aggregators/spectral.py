@@ -15,11 +15,13 @@ are removed, or (no-regret) their weights are lowered by multiplicative updates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import is_numpy_array
+from scipy.special import expit
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
 from coterie._src.aggregators.coordinatewise import median
@@ -41,6 +43,11 @@ FAR = 3.0
 the fewest for which the spectrum is used, 999 of 1000 lie within 1.9; in more dimensions, within less."""
 NEGLIGIBLE = 1e-12
 """If the remaining squares are less than this share of all squares, they are rounding errors and are not tested."""
+DISPLACED = 9.2
+"""x"""
+MINORITIES = (1 / 32, 1 / 8, 3 / 8)
+SHORT, LONG = 10, 20
+NARROW = 1e-3
 MAX_REWEIGHTINGS = 100
 """Each reweighting halves the weight of the farthest row, so some thirty make that weight negligible."""
 
@@ -160,19 +167,101 @@ def _within_distance(squares: Floats, counts: Floats, max_byzantine: int, remove
 
 
 def _kept(products: Products, counts: Floats, removable: int, directions: int) -> Ints:
-    """The indices of the rows that are kept; at most `removable` are not. products: around any centre."""
+    """The indices of the rows that are kept; at most `removable` are not. products: around any centre.
+
+    The white pass comes first. If it may not remove enough rows, the rows that must be honest vary more than white
+    noise, and the result is that of the pass by minorities, from all rows.
+    """
+    kept, settled = _filtered(products, counts, removable, directions, _beyond_white_noise)
+    return kept if settled else _filtered(products, counts, removable, directions, _minority)[0]
+
+
+Suspects = Callable[[Products, Floats, int, int, int], Ints | None]
+
+
+def _filtered(
+    products: Products, counts: Floats, removable: int, directions: int, suspects: Suspects
+) -> tuple[Ints, bool]:
+    """The rows without suspects, of which `removable` are removed at most; and whether no suspects are left.
+
+    suspects: from products around the mean, counts, the number wanted, the number removable and `directions` to the
+    indices of rows to remove; None if there are none.
+    """
     kept = np.arange(len(products))
     while removable > 0 and len(kept) >= FEWEST:
-        along = outlier_direction(products.among(kept).centred(counts[kept]), directions)
-        if along is None:
-            break
         removed = len(products) - len(kept)
         wanted = max(1 + len(kept) // 64, removed if len(products) >= MANY else 0)
-        outermost = _outermost(as_numpy(along), counts[kept], min(removable, wanted), removable)
-        if len(outermost) == 0:
-            break
-        kept, removable = np.delete(kept, outermost), removable - len(outermost)
-    return kept
+        centred = products.among(kept).centred(counts[kept])
+        found = suspects(centred, counts[kept], min(removable, wanted), removable, directions)
+        if found is None:
+            return kept, True
+        if len(found) == 0:
+            return kept, False
+        kept, removable = np.delete(kept, found), removable - len(found)
+    settled = len(kept) == len(products) or len(kept) < FEWEST
+    return kept, settled or outlier_direction(products.among(kept).centred(counts[kept]), directions) is None
+
+
+def _beyond_white_noise(
+    products: Products, counts: Floats, wanted: int, removable: int, directions: int
+) -> Ints | None:
+    """The outermost rows along the leading direction, if the spectrum is not that of white noise."""
+    along = outlier_direction(products, directions)
+    return None if along is None else _outermost(as_numpy(along), counts, wanted, removable)
+
+
+def _minority(products: Products, counts: Floats, wanted: int, removable: int, directions: int) -> Ints | None:
+    """The outermost rows of a minority that is displaced along one of the leading directions, which exceeds the bound
+    for noise; of several such directions, the one with the largest eigenvalue."""
+    values, vectors = products.leading(directions)
+    along = as_numpy(vectors)[:, ::-1]
+    gain, share, side = displaced(along, removable)
+    negligible = NEGLIGIBLE * float(products.squares.sum())
+    for i in np.flatnonzero(gain > DISPLACED + 2 * np.log1p(np.arange(directions))):
+        if values[-1 - i] > _noise_edge(_without(products, values, vectors, 1, int(i) + 1), negligible):
+            order = np.argsort(-side[i] * along[:, i], kind="stable")
+            return order[: min(wanted, max(1, round(share[i] * len(order))))]
+    return None
+
+
+def displaced(along: Floats, most: int) -> tuple[Floats, Floats, Floats]:
+    """Whether a minority of at most `most` rows is displaced, for each column of coordinates.
+
+    x
+    """
+    rows, columns = along.shape
+    away = (along - along.mean(axis=0)).T
+    away = away / np.maximum(np.sqrt((away**2).mean(axis=1, keepdims=True)), 1e-300)
+    outer = np.cumsum(np.sort(away, axis=1), axis=1)
+    sizes = np.clip(np.rint(np.multiply(MINORITIES, rows)).astype(np.int64), 1, most)
+    far = np.stack([*(outer[:, sizes - 1] / sizes).T, *(-outer[:, rows - sizes - 1] / sizes).T])
+    shares = np.broadcast_to(np.tile(sizes / rows, 2)[:, None], far.shape)
+    found = _improved(away, shares, far, most / rows, SHORT)
+    best = found[0].argmax(axis=0), np.arange(columns)
+    gain, share, far = _improved(away, found[1][best], found[2][best], most / rows, LONG)
+    return gain, share, np.sign(far)
+
+
+def _improved(away: Floats, share: Floats, far: Floats, most: float, steps: int) -> tuple[Floats, Floats, Floats]:
+    """EM"""
+    rows = away.shape[-1]
+
+    def parts(share: Floats, far: Floats) -> tuple[Floats, Floats, Floats]:
+        near = -share * far / (1 - share)
+        variance = np.maximum(1 - share * far**2 - (1 - share) * near**2, NARROW)
+        slope = (far - near) / variance
+        odds = (np.log(share / (1 - share)) - slope * (far + near) / 2)[..., None] + slope[..., None] * away
+        return odds, near, variance
+
+    for _ in range(steps):
+        members = expit(parts(share, far)[0])
+        total = members.sum(axis=-1)
+        far = (members * away).sum(axis=-1) / np.maximum(total, 1e-300)
+        share = np.clip(total / rows, 1 / rows, most)
+    odds, near, variance = parts(share, far)
+    squares = ((away - near[..., None]) ** 2).sum(axis=-1) / variance
+    likelihood = 2 * (np.logaddexp(0, odds).sum(axis=-1) + rows * np.log1p(-share)) - squares
+    return likelihood + rows - rows * np.log(variance), share, far
 
 
 def _reweighted(products: Products, counts: Floats, removable: int, directions: int) -> Floats:
