@@ -439,6 +439,31 @@ def test_with_white_noise_the_bound_for_white_noise_decides(byzantine: int, dim:
     assert np.mean(more) <= 2 * np.std(more) / np.sqrt(len(more))
 
 
+def test_noise_is_white_if_the_removal_of_the_bound_is_enough() -> None:
+    white, colour = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for rows, found in ((rng.standard_normal((80, 60)), white), (coloured(rng, 80, 60, "1/i"), colour)):
+            rows[:12] += 30 * np.eye(60)[0]
+            kept, settled = _filtered(around(rows, np.zeros(60)), np.ones(80), 12, 14, _beyond_white_noise)
+            assert len(kept) == 68
+            found.append(settled)
+    assert sum(white) >= 4  # one false alarm
+    assert not any(colour)
+
+
+def test_mild_colour_is_no_reason_to_remove_rows_either() -> None:
+    """Variances that fall like 1/√i: the removal of a fifth of the rows would make the noise pass for white."""
+    kept = []
+    for seed in range(10):
+        rows = np.random.default_rng(seed).standard_normal((100, 50)) / np.arange(1, 51) ** 0.25
+        given, counts = around(rows, np.zeros(50)), np.ones(100)
+        alone = _filtered(given, counts, 40, 12, _beyond_white_noise)[0]
+        assert len(alone) < 95
+        kept.append(len(_kept(given, counts, 40, 12)))
+    assert np.mean(kept) > 97
+
+
 def test_without_a_direction_beyond_the_bound_all_rows_are_kept_and_nothing_else_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
