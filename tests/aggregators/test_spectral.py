@@ -358,6 +358,7 @@ def coloured(rng: np.random.Generator, rows: int, dim: int, shape: str) -> np.nd
     variances = {
         "1/i": 1 / np.arange(1, dim + 1),
         "1/i²": 1 / np.arange(1, dim + 1) ** 2,
+        "one factor": np.concatenate([[50 * np.sqrt(1 + dim / 200)], np.ones(dim - 1)]),
         "five factors": np.concatenate([np.sqrt(1 + dim / 200) * np.array([100, 50, 30, 20, 10]), np.ones(dim - 5)]),
     }[shape]
     return rng.standard_normal((rows, dim)) * np.sqrt(variances)
@@ -365,7 +366,7 @@ def coloured(rng: np.random.Generator, rows: int, dim: int, shape: str) -> np.nd
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dim", [20, 300])
-@pytest.mark.parametrize("shape", ["1/i", "1/i²", "five factors"])
+@pytest.mark.parametrize("shape", ["1/i", "1/i²", "one factor", "five factors"])
 def test_coloured_noise_costs_next_to_nothing(shape: str, dim: int, form: Form) -> None:
     tables = [coloured(np.random.default_rng(seed), 100, dim, shape) for seed in range(12)]
     shares = [SpectralFilter(20, form).shares(rows, np.ones(100)) for rows in tables]
