@@ -400,14 +400,14 @@ def test_outside_the_spread_of_coloured_noise_rows_are_removed(
 
 @pytest.mark.parametrize("byzantine", [10, 20, 30])
 def test_within_the_spread_of_coloured_noise_the_shift_is_a_share_of_it(byzantine: int) -> None:
-    """At most (f/c)·3 standard deviations of 100 rows, whatever the displacement, plus what chance adds."""
+    """At most (f/c)·3.5 standard deviations of 100 rows, whatever the displacement, plus what chance adds."""
     for displacement in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0):
         found = []
         for seed in range(8):
             rows = coloured(np.random.default_rng(seed), 100, 100, "1/i")
             rows[:byzantine, 0] += displacement
             found.append(SpectralFilter(byzantine)(rows)[0] - rows[byzantine:, 0].mean())
-        assert np.mean(found) < 3 * byzantine / 100 + 3 * np.std(found) / np.sqrt(8)
+        assert np.mean(found) < 3.5 * byzantine / 100 + 3 * np.std(found) / np.sqrt(8)
 
 
 def test_an_attack_does_not_hide_in_the_plane_of_an_honest_direction() -> None:
@@ -487,6 +487,18 @@ def test_in_coloured_noise_order_rotation_shift_and_kind_do_not_matter(form: For
     np.testing.assert_allclose(rule(torch.from_numpy(rows)).numpy(), exact, atol=1e-12)
     gram, counts = Dense(rows @ rows.T), rng.uniform(0.5, 1.0, 90)
     assert _kept(Dense(torch.from_numpy(gram.gram)), counts, 15, 14).tolist() == _kept(gram, counts, 15, 14).tolist()
+
+
+def test_skewed_honest_rows_are_no_minority() -> None:
+    """Gamma variables of skewness 0.6 along the strong directions: of 300 rows, chance does not explain their gains."""
+    kept, gains = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        rows = (rng.gamma(11.0, size=(300, 40)) - 11) / np.arange(1, 41)
+        gains.append(displaced(rows[:, :5], 60)[0].max())
+        kept.append(len(_kept(around(rows, np.zeros(40)), np.ones(300), 60, 10)))
+    assert np.mean(gains) > DISPLACED
+    assert np.mean(kept) > 297
 
 
 @pytest.mark.parametrize("rows", [20, 100, 300])
