@@ -10,11 +10,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
+from scipy.stats import norm, ortho_group
 
-from coterie._src.aggregators import Median, SpectralFilter, median, per_cluster, products
+from coterie._src.aggregators import Median, SpectralFilter, median, per_cluster, products, spectral
 from coterie._src.aggregators.products import Dense, Tall, around
-from coterie._src.aggregators.spectral import MANY, _capped, _kept, _reweighted, outlier_direction
+from coterie._src.aggregators.spectral import (
+    DISPLACED,
+    MANY,
+    _beyond_white_noise,
+    _capped,
+    _filtered,
+    _kept,
+    _reweighted,
+    displaced,
+    outlier_direction,
+)
 
 HONEST = 38
 Form = Literal["removal", "no-regret"]
@@ -388,3 +399,191 @@ def test_there_are_no_shares_where_the_result_is_a_median() -> None:
         assert rule.shares(rows, np.ones(len(rows))) is None
         assert np.array_equal(rule(rows), median(rows))
     assert Median().shares(rng.standard_normal((20, 9)), np.ones(20)) is None
+
+
+def coloured(rng: np.random.Generator, rows: int, dim: int, shape: str) -> np.ndarray:
+    """Honest noise whose covariance is not a multiple of the identity."""
+    variances = {
+        "1/i": 1 / np.arange(1, dim + 1),
+        "1/i²": 1 / np.arange(1, dim + 1) ** 2,
+        "one factor": np.concatenate([[50 * np.sqrt(1 + dim / 200)], np.ones(dim - 1)]),
+        "five factors": np.concatenate([np.sqrt(1 + dim / 200) * np.array([100, 50, 30, 20, 10]), np.ones(dim - 5)]),
+    }[shape]
+    return rng.standard_normal((rows, dim)) * np.sqrt(variances)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dim", [20, 300])
+@pytest.mark.parametrize("shape", ["1/i", "1/i²", "one factor", "five factors"])
+def test_coloured_noise_costs_next_to_nothing(shape: str, dim: int, form: Form) -> None:
+    tables = [coloured(np.random.default_rng(seed), 100, dim, shape) for seed in range(12)]
+    shares = [SpectralFilter(20, form).shares(rows, np.ones(100)) for rows in tables]
+    kept = [np.count_nonzero(found) for found in shares if found is not None]
+    assert len(kept) == 12
+    # a false alarm, of which one in twenty tables has one, takes two rows or a few; the bound for white noise takes 20
+    assert np.mean(kept) > 98.5
+    lost = [np.linalg.norm(SpectralFilter(20, form)(rows)) / np.linalg.norm(rows.mean(axis=0)) for rows in tables]
+    assert np.mean(lost) < 1.03
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("direction", ["leading", "tenth", "random"])
+@pytest.mark.parametrize(("byzantine", "shape"), [(10, "1/i"), (25, "1/i"), (25, "1/i²"), (25, "five factors")])
+def test_outside_the_spread_of_coloured_noise_rows_are_removed(
+    byzantine: int, shape: str, direction: str, form: Form
+) -> None:
+    lost, mean = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        honest, forged = (coloured(rng, count, 200, shape) for count in (100 - byzantine, byzantine))
+        along = rng.standard_normal(200) if direction == "random" else np.eye(200)[9 * (direction == "tenth")]
+        forged += 8 * honest[:, 0].std() * along / np.linalg.norm(along)
+        rows = np.concatenate([honest, forged])
+        own = np.linalg.norm(honest.mean(axis=0))
+        lost.append(np.linalg.norm(SpectralFilter(byzantine, form)(rows)) / own)
+        mean.append(np.linalg.norm(rows.mean(axis=0)) / own)
+    assert np.mean(mean) > 2
+    assert np.mean(lost) < 1.1
+
+
+@pytest.mark.parametrize("byzantine", [10, 20, 30])
+def test_within_the_spread_of_coloured_noise_the_shift_is_a_share_of_it(byzantine: int) -> None:
+    """At most (f/c)·3.5 standard deviations of 100 rows, whatever the displacement, plus what chance adds."""
+    for displacement in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0):
+        found = []
+        for seed in range(8):
+            rows = coloured(np.random.default_rng(seed), 100, 100, "1/i")
+            rows[:byzantine, 0] += displacement
+            found.append(SpectralFilter(byzantine)(rows)[0] - rows[byzantine:, 0].mean())
+        assert np.mean(found) < 3.5 * byzantine / 100 + 3 * np.std(found) / np.sqrt(8)
+
+
+def test_an_attack_does_not_hide_in_the_plane_of_an_honest_direction() -> None:
+    """With as much variance as the leading honest direction has, which both leading eigenvectors then mix."""
+    lost = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((100, 40)) * np.sqrt(np.concatenate([[20.0, 9, 8, 7, 6, 5], np.ones(34)]))
+        rows[:20, 10] += np.sqrt(20 / (0.2 * 0.8))  # 11 standard deviations of the noise there
+        own = np.linalg.norm(rows[20:].mean(axis=0))
+        lost.append(np.linalg.norm(SpectralFilter(20)(rows)) / own)
+    assert np.mean(lost) < 1.1
+
+
+@pytest.mark.parametrize(("byzantine", "dim"), [(4, 20), (10, 100), (20, 500), (12, 8)])
+def test_with_white_noise_the_bound_for_white_noise_decides(byzantine: int, dim: int) -> None:
+    """Paired with the first form alone: the same rows in nearly all tables, and no larger error on average."""
+    same, more = [], []
+    for shift in (0.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0):
+        for seed in range(10):
+            rows = shifted(np.random.default_rng(seed), byzantine, dim, shift, noisy=True)
+            given, counts = around(rows, np.zeros(dim)), np.ones(len(rows))
+            directions = min(len(rows) - 1, dim) // 4
+            alone = _filtered(given, counts, byzantine, directions, _beyond_white_noise)[0]
+            kept = _kept(given, counts, byzantine, directions)
+            same.append(kept.tolist() == alone.tolist())
+            errors = [np.linalg.norm(rows[chosen].mean(axis=0)) for chosen in (kept, alone)]
+            more.append((errors[0] - errors[1]) / np.linalg.norm(rows[:HONEST].mean(axis=0)))
+    assert np.mean(same) > 0.95
+    assert np.mean(more) <= 2 * np.std(more) / np.sqrt(len(more))
+
+
+def test_noise_is_white_if_the_removal_of_the_bound_is_enough() -> None:
+    white, colour = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for rows, found in ((rng.standard_normal((80, 60)), white), (coloured(rng, 80, 60, "1/i"), colour)):
+            rows[:12] += 30 * np.eye(60)[0]
+            kept, settled = _filtered(around(rows, np.zeros(60)), np.ones(80), 12, 14, _beyond_white_noise)
+            assert len(kept) == 68
+            found.append(settled)
+    assert sum(white) >= 4  # one false alarm
+    assert not any(colour)
+
+
+def test_mild_colour_is_no_reason_to_remove_rows_either() -> None:
+    """Variances that fall like 1/√i: the removal of a fifth of the rows would make the noise pass for white."""
+    kept = []
+    for seed in range(10):
+        rows = np.random.default_rng(seed).standard_normal((100, 50)) / np.arange(1, 51) ** 0.25
+        given, counts = around(rows, np.zeros(50)), np.ones(100)
+        alone = _filtered(given, counts, 40, 12, _beyond_white_noise)[0]
+        assert len(alone) < 95
+        kept.append(len(_kept(given, counts, 40, 12)))
+    assert np.mean(kept) > 97
+
+
+def test_without_a_direction_beyond_the_bound_all_rows_are_kept_and_nothing_else_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spectral, "displaced", None)
+    rows = np.random.default_rng(16).standard_normal((60, 40))
+    np.testing.assert_allclose(SpectralFilter(20)(rows), rows.mean(axis=0), atol=1e-14)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_in_coloured_noise_order_rotation_shift_and_kind_do_not_matter(form: Form) -> None:
+    rng = np.random.default_rng(17)
+    rows = coloured(rng, 90, 60, "1/i")
+    rows[:15] += 4.0 * np.eye(60)[3]
+    rule = SpectralFilter(15, form)
+    exact = rule(rows)
+    assert np.linalg.norm(exact) < 0.6 * np.linalg.norm(rows.mean(axis=0))
+    np.testing.assert_allclose(rule(rng.permutation(rows)), exact, atol=1e-12)
+    turn = ortho_group.rvs(60, random_state=rng)
+    np.testing.assert_allclose(rule(3 * rows @ turn + 7), 3 * exact @ turn + 7, atol=1e-9)
+    np.testing.assert_allclose(rule(torch.from_numpy(rows)).numpy(), exact, atol=1e-12)
+    gram, counts = Dense(rows @ rows.T), rng.uniform(0.5, 1.0, 90)
+    assert _kept(Dense(torch.from_numpy(gram.gram)), counts, 15, 14).tolist() == _kept(gram, counts, 15, 14).tolist()
+
+
+def test_skewed_honest_rows_are_no_minority() -> None:
+    """Gamma variables of skewness 0.6 along the strong directions: of 300 rows, chance does not explain their gains."""
+    kept, gains = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        rows = (rng.gamma(11.0, size=(300, 40)) - 11) / np.arange(1, 41)
+        gains.append(displaced(rows[:, :5], 60)[0].max())
+        kept.append(len(_kept(around(rows, np.zeros(40)), np.ones(300), 60, 10)))
+    assert np.mean(gains) > DISPLACED
+    assert np.mean(kept) > 297
+
+
+@pytest.mark.parametrize("rows", [20, 100, 300])
+def test_of_normal_coordinates_one_in_a_hundred_has_a_displaced_minority(rows: int) -> None:
+    gains = displaced(np.random.default_rng(18).standard_normal((rows, 3000)), int(0.3 * rows))[0]
+    # 30 ± 5.4 expected; with 20 rows the tail is a little longer
+    assert 30 - 4 * 5.4 < np.count_nonzero(gains > DISPLACED) < 30 + 6 * 5.4
+    assert np.count_nonzero(gains > DISPLACED + 2 * np.log(10)) < 3 + 6 * np.sqrt(3)
+
+
+@pytest.mark.parametrize(("rows", "displacement"), [(300, 2.5), (100, 3.2), (40, 4.2), (20, 6.0)])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_a_minority_is_found_on_its_side(rows: int, displacement: float, share: float) -> None:
+    rng, count = np.random.default_rng(19), round(share * rows)
+    along = rng.standard_normal((rows, 200))
+    along[:count] -= displacement
+    gain, shares, side = displaced(along, int(0.4 * rows))
+    found = gain > DISPLACED
+    assert found.mean() > 0.7
+    assert (side[found] == -1).mean() > 0.97
+    assert abs(np.median(shares[found]) - count / rows) < 0.05
+
+
+@given(st.integers(0, 2**31), st.floats(1.5, 8.0))
+def test_the_gain_is_that_of_the_largest_likelihood(seed: int, displacement: float) -> None:
+    rng = np.random.default_rng(seed)
+    along = rng.standard_normal(60)
+    along[:12] += displacement
+    along = (along - along.mean()) / along.std()
+
+    def loss(parameters: np.ndarray) -> float:
+        share = 0.4 / (1 + np.exp(-parameters[0]))
+        density = share * norm.pdf(along, parameters[1], np.exp(parameters[3]))
+        return -2 * float(np.log(density + (1 - share) * norm.pdf(along, parameters[2], np.exp(parameters[3]))).sum())
+
+    best = minimize(loss, [0.0, 1.5, -0.4, -0.3], method="Nelder-Mead", options={"maxiter": 4000, "maxfev": 4000}).fun
+    gain = displaced(along[:, None], 24)[0][0]
+    assert gain > -2 * norm.logpdf(along).sum() - best - 0.3
+    for same in (-along[::-1], 5 * along + 3):
+        assert displaced(same[:, None], 24)[0][0] == pytest.approx(gain, abs=1e-6)
