@@ -375,6 +375,7 @@ METHODS: Registry[Method] = Registry(
             colour="tab:orange",
             in_arena=EVERYWHERE,
             takes_bound=True,
+            numerics=1,
         ),
         Method(
             "brifca-no-regret",
@@ -383,6 +384,7 @@ METHODS: Registry[Method] = Registry(
             colour="tab:olive",
             in_arena=EVERYWHERE,
             takes_bound=True,
+            numerics=1,
         ),
         Method(
             "ifca",
