@@ -54,7 +54,7 @@ NEGLIGIBLE = 1e-12
 DISPLACED = 9.2
 """The gain (see `displaced`) that chance explains along the leading direction. Of normal coordinates of 20 to 300 rows
 about 1 % exceed it. The tail falls like e^(−gain/2), so that for the j-th direction a gain of 2 ln j more makes it
-1/j %, and 10 to 15 % for all directions and their planes together. A false alarm removes 1 to 2 % of the rows."""
+1/j %, and at most 15 % for 75 directions and their planes together. A false alarm removes 1 to 2 % of the rows."""
 UNLIKE = 0.1
 """The gain per row that a minority needs on top of that, since honest coordinates are not exactly normal: those of
 gradients of a network are skewed by 0.5 and more when few samples are still misclassified. A gamma distribution of
