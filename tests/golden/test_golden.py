@@ -12,8 +12,8 @@ import pytest
 
 from golden.cases import FILE, cases, digest, machine
 
-ANOTHER_ORDER = ("float64",)
-"""Cases whose sums run in another order since: few float64 rows are no longer worth a kernel of their own."""
+ROUNDING_ERRORS = ("as-published",)
+"""Cases whose numbers are rounding errors, the inverse of a singular matrix in float32: each processor has its own."""
 PINNED = json.loads(FILE.read_text(encoding="utf-8"))
 CASES = dict(cases())
 
@@ -42,7 +42,9 @@ def test_every_case_is_pinned() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_do_not_move(name: str) -> None:
+    if machine() != PINNED["machine"] and name in ROUNDING_ERRORS:
+        pytest.skip("rounding errors of another processor")
     found = json.loads(json.dumps(CASES[name]()))
     assert_close(found, PINNED["results"][name], name)
-    if machine() == PINNED["machine"] and name not in ANOTHER_ORDER:
+    if machine() == PINNED["machine"]:
         assert digest(found) == PINNED["sha256"][name], f"{name}: within rounding, but not the same bits"
