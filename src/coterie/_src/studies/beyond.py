@@ -60,6 +60,8 @@ UNKNOWN_TABLES: dict[str, dict[str, Any]] = {
     "one cluster, means of clients": {"clusters": 1, "client_means": 1.0},
 }
 """The families of the grid in which k is estimated."""
+ATTACKED_TABLES = ("correlation 0.9", "means of clients", "all mixed", "logistic, correlation 0.5")
+"""The families that all attacks of the arena are tried on."""
 ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
@@ -70,8 +72,9 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     uneven: clusters of unequal size, clients with unequal numbers of samples, counts. bound: an upper bound on the
     Byzantine fraction that is too large. unknown: k is estimated, under the paper's attack and under `phantom`.
     tables: features that look like real tables, with and without Byzantine clients. tables_unknown: the same where k
-    is estimated, and clusters that are harder to count. dimension: one cluster in 20 to 5,000 dimensions. unknown,
-    tables_unknown and dimension have a fifth of the trials.
+    is estimated, and clusters that are harder to count. tables_attacked: some of them under every attack. dimension:
+    one cluster in 20 to 5,000 dimensions. unknown, tables_unknown and dimension have a fifth of the trials,
+    tables_attacked a tenth.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
@@ -114,6 +117,15 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
         ),
         "tables": tables(trials, TABLES),
         "tables_unknown": tables(few, UNKNOWN_TABLES, algorithm={"clusters": "auto"}),
+        "tables_attacked": grid(
+            max(2, trials // 10),
+            {"kind": "tabular", "dim": 50},
+            [
+                {"problem": {**TABLES[family]}, "attack": attack}
+                for family in ATTACKED_TABLES
+                for attack in ATTACKS.values()
+            ],
+        ),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,
@@ -137,6 +149,7 @@ def beyond_report(found: Rows) -> str:
         "unknown": _unknown,
         "tables": _tables,
         "tables_unknown": _tables_unknown,
+        "tables_attacked": _tables_attacked,
         "dimension": _dimension,
     }
     lines = []
@@ -301,6 +314,28 @@ def _tables(rows: Sequence[Row]) -> list[str]:
     """Per family of features, as `_cells`."""
     lines = [[*cells, *_quality(line, own)] for cells, line, own in _by_family(rows)]
     return table(["features", "Byzantine", *QUALITY], lines)
+
+
+def _tables_attacked(rows: Sequence[Row]) -> list[str]:
+    """Per family of features the attacks with the largest error, as `_attacked`, and the most rounds."""
+    named = [{**row, "family": family_of(row), "attack": attack_name(row)} for row in rows]
+    means, lines = aggregate(named, ["family", "attack"]), []
+    for family in ATTACKED_TABLES:
+        here = [line for line in means if line["family"] == family]
+        if not here:
+            continue
+        whole = max(here, key=lambda line: _size(line["oracle_ratio"]))
+        single = max(here, key=lambda line: _size(line["worst_ratio"]))
+        lines.append(
+            [
+                family,
+                f"{mean_of(whole, 'oracle_ratio')} ({whole['attack']})",
+                f"{mean_of(single, 'worst_ratio')} ({single['attack']})",
+                f"{min(line['ari'] for line in here):.4f}",
+                f"{max(row['rounds'] for row in named if row['family'] == family):.0f}",
+            ]
+        )
+    return table(["features", "x oracle, worst attack", "its worst cluster", "smallest ARI", "most rounds"], lines)
 
 
 def _tables_unknown(rows: Sequence[Row]) -> list[str]:
