@@ -355,3 +355,15 @@ def test_a_target_far_from_zero_costs_steps_to_the_origin_only(seed: int) -> Non
     honest = ~drawn.truth.is_byzantine
     found = fitted(changed(drawn, shift=1e5), attack="sign-flip")
     assert adjusted_rand_index(found.labels[honest], drawn.truth.labels[honest]) == 1.0
+
+
+def test_features_that_are_all_zero_teach_nothing_and_break_nothing() -> None:
+    clients = {str(i): (np.zeros((10, 2)), np.full(10, float(i % 2))) for i in range(8)}
+    found = ct.fit(clients, clusters=2, max_byzantine=0.0)
+    assert in_turn(found.labels)
+    bare = ct.fit(ct.Clients(np.zeros((80, 2)), np.ones(80), np.full(8, 10)), clusters=1, max_byzantine=0.0)
+    assert not bare.centres.any()
+
+
+def in_turn(labels: np.ndarray) -> bool:
+    return bool((labels[::2] == labels[0]).all() and (labels[1::2] == labels[1]).all() and labels[0] != labels[1])

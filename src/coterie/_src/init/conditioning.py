@@ -193,7 +193,7 @@ def ask_conditioning(
     """
     asked = np.zeros(network.count, dtype=np.int64) if labels is None else labels
     clients, matrices = ask_hessians(network, centres, asked)
-    return condition(matrices, clients, sizes, byzantine, RANK[str(as_numpy(centres).dtype)])
+    return condition(matrices, clients, sizes, byzantine, RANK.get(str(as_numpy(centres).dtype), RANK["float32"]))
 
 
 def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, Floats]:
@@ -219,9 +219,9 @@ def condition(
     that false Hessians determine no scale.
     """
     clients, matrices = _without_negative(clients, matrices)
-    if not len(matrices):
-        return None
     diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
+    if not diagonals.any():
+        return None
     units = np.sqrt(_typical(diagonals, byzantine))
     basis: Floats = np.diag(1 / np.where(units > 0, units, 1.0))
     # the traces depend on the columns here, and not yet on the coordinates alone: only absurd ones count
