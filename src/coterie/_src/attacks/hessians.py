@@ -1,7 +1,7 @@
 """Payloads that lie about the clients' Hessians, from which the server computes its coordinates and step lengths.
 
-In the rounds all of them send the updates of `noisy_alie`, which are hard to detect, so that slow or wrong steps would
-show.
+In the rounds all but the last send the updates of `noisy_alie`, which are hard to detect, so that slow or wrong steps
+would show.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from coterie._src.arrays import Floats, as_numpy, like
 from coterie._src.attacks.base import Entry, Forgery, Payload, View
 from coterie._src.attacks.crafted import noisy_alie
+from coterie._src.attacks.payloads import data_poisoning
 
 Lie = Callable[[View, Floats, float], Floats]
 """(view, the honest Hessians of the Byzantine clients as upper triangles (b, d(d+1)/2), strength) -> what they send."""
@@ -68,6 +69,35 @@ def _permuted(view: View, honest: Floats, scale: float) -> Floats:
     return found
 
 
+def _forge_leverage(view: View, scale: float = 40.0) -> Forgery:
+    """Claims much information along one common direction v, and sends updates that are shifted along it.
+
+    The Hessian is that of a typical honest client plus `scale` times its mean eigenvalue along v. Where the server
+    judges updates by the clients' own Hessians, a shift by two standard deviations of a client with that Hessian is
+    within its noise, and the clients with the large Hessians determine the centre along v. We know of no earlier
+    description.
+    """
+    along = np.random.default_rng(0).standard_normal(view.task.dim)  # the same in all questions
+    along /= np.linalg.norm(along)
+    if view.question == "hessian":
+        typical = as_numpy(view.updates[~view.is_byzantine]).astype(np.float64).mean(axis=0)
+        above = np.triu_indices(len(along))
+        size = scale * typical[above[0] == above[1]].mean()
+        row = typical + size * np.outer(along, along)[above]
+        return Forgery(view.claimed, like(np.tile(row, (view.byzantine_count, 1)), view.updates))
+    if view.question != "gradient" or view.round < 0:
+        return data_poisoning(view)
+    direction = along if view.coordinates is None else view.coordinates.updates(along[None])[0]
+    direction = direction / max(float(np.linalg.norm(direction)), 1e-300)
+    rows = np.empty((view.byzantine_count, len(direction)))
+    for i, cluster in enumerate(view.claimed.tolist()):
+        honest = as_numpy(view.honest_rows(cluster)).astype(np.float64)
+        deviation = float(np.median(honest.std(axis=0)))
+        noise = 0.7 * view.rng.standard_normal(len(direction))
+        rows[i] = honest.mean(axis=0) + deviation * (2 * np.sqrt(scale) * direction + noise)
+    return Forgery(view.claimed, like(rows, view.updates))
+
+
 PAYLOADS = (
     _payload(
         "hessian-identical",
@@ -90,5 +120,12 @@ PAYLOADS = (
         1.0,
         (Entry("Hessian, permuted"),),
         _permuted,
+    ),
+    Payload(
+        "hessian-leverage",
+        "a Hessian that claims much information along one direction, and updates shifted along it",
+        _forge_leverage,
+        40.0,
+        arena=(Entry("Hessian, leverage"),),
     ),
 )
