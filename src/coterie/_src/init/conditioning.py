@@ -11,10 +11,10 @@ ignored. A client with a Hessian above `LARGEST` times the typical norm counts l
 updates alike. With a share β < ½ of false Hessians in a cluster the mean is at least (1 − β) times the honest one, so
 that the step is at most 1/(1 − β) < 2 times as long as a Newton step in any direction, of which `SHARE` is taken.
 
-One limit is left. If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by the
-noise that the client's own Hessian allows. Byzantine clients with a Hessian that is large along one common direction v,
-up to `LARGEST` times the typical norm, may then shift their updates along v by as many standard deviations more as the
-root of their Hessian there is larger, and they determine the centre along v (the payload `hessian-leverage`).
+One limit is left. If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by
+the noise that the client's own Hessian allows. Byzantine clients with a Hessian that is large along one common
+direction v, up to `LARGEST` times the typical norm, may then shift their updates along v by as many standard deviations
+more as the root of their Hessian there is larger, and they determine the centre along v (see `hessian-leverage`).
 """
 
 from __future__ import annotations
