@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie._src.aggregators import shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
-from coterie._src.algorithms.newton import shares_per_cluster
 from coterie._src.arrays import Floats, Ints, as_numpy
 from coterie._src.intake import admit
 from coterie._src.network import Network

@@ -7,6 +7,7 @@ from coterie._src.aggregators.base import (
     ceil_count,
     floor_count,
     per_cluster,
+    shares_per_cluster,
     trim_count,
     trimmed_share,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "mean",
     "median",
     "per_cluster",
+    "shares_per_cluster",
     "squared_distances",
     "trim_count",
     "trimmed_share",

@@ -208,6 +208,19 @@ def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     return table
 
 
+def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
+    """(rows,): how much every row counts in the aggregate of its cluster; None if the rule gives no shares."""
+    found = np.zeros(len(labels))
+    for j in range(clusters):
+        members = np.flatnonzero(labels == j)
+        if len(members):
+            shares = rule.shares(rows[members], weights[members])
+            if shares is None:
+                return None
+            found[members] = shares
+    return found
+
+
 def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     """(rows,): the fraction of a row's coordinates among the ⌊β·count⌋ smallest or largest of its cluster.
 

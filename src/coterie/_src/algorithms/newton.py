@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie._src.aggregators import Aggregator, Mean, trimmed_share
+from coterie._src.aggregators import Mean, shares_per_cluster, trimmed_share
 from coterie._src.algorithms.base import State
-from coterie._src.arrays import Floats, Ints, as_numpy, like, namespace
+from coterie._src.arrays import Floats, as_numpy, like, namespace
 from coterie._src.init.conditioning import NewtonSteps
 from coterie._src.intake import Accepted
 from coterie._src.server import UNCONSTRAINED, Server, Step, take_step
@@ -69,16 +69,3 @@ def newton_step(
     trimmed = trimmed_share(rows, accepted.labels, server.trim) if server.audit else None
     sizes = np.bincount(accepted.labels, minlength=clusters)
     return step._replace(centres=after, rejected=rejected, trimmed=trimmed, sizes=sizes), newton, rows
-
-
-def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
-    """(rows,): how much every row counts in the aggregate of its cluster; None if the rule gives no shares."""
-    found = np.zeros(len(labels))
-    for j in range(clusters):
-        members = np.flatnonzero(labels == j)
-        if len(members):
-            shares = rule.shares(rows[members], weights[members])
-            if shares is None:
-                return None
-            found[members] = shares
-    return found

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.random import Generator
 from scipy.optimize import linear_sum_assignment
 
-from coterie._src.aggregators import SpectralFilter, TrimmedMean, floor_count, per_cluster, trim_count
+from coterie._src.aggregators import (
+    Mean,
+    SpectralFilter,
+    TrimmedMean,
+    floor_count,
+    per_cluster,
+    shares_per_cluster,
+    trim_count,
+)
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie._src.coordinates import Coordinates
 from coterie._src.init.conditioning import LONGEST, Conditioned, Conditioning, ask_conditioning, ask_sizes
@@ -264,7 +272,7 @@ class RobustStart:
 
         Centres that no more clients choose than may be Byzantine are dropped.
         """
-        rule, small = SpectralFilter(byzantine), _small(byzantine)
+        rule, small, first = SpectralFilter(byzantine), _small(byzantine), candidate
         for _ in range(POLISHES):
             clusters = candidate.count
             centres, labels = like(candidate.centres, example), candidate.labels
@@ -275,14 +283,21 @@ class RobustStart:
             used = labels[accepted.clients] >= 0
             clients = accepted.clients[used]
             weights = conditioning.leverages[clients]
-            newton = conditioning.newton(clients, labels[clients], clusters, weights, standardise=False)
-            rows = newton.rows(conditioning.coordinates.updates(as_numpy(accepted.updates)[used]))
-            steps = per_cluster(rule, rows, labels[clients], clusters, weights).updates
+            newton = conditioning.newton(clients, labels[clients], clusters, weights)
+            updates = conditioning.coordinates.updates(as_numpy(accepted.updates)[used])
+            judged, rows, own = newton.standardised(updates), newton.rows(updates), labels[clients]
+            shares = None if judged is None else shares_per_cluster(rule, judged, own, clusters, weights)
+            if shares is None:
+                steps = per_cluster(rule, rows, own, clusters, weights).updates
+            else:
+                kept = np.flatnonzero(shares)
+                steps = per_cluster(Mean(), rows[kept], own[kept], clusters, shares[kept]).updates
             moved = candidate.centres - conditioning.coordinates.parameters(newton.moves(steps))
             (candidate,) = _candidate_losses(network, [moved], example, HALF)
             if candidate.count > 1 and (few := candidate.sizes <= small).any() and not few.all():
                 candidate = candidate.without(few)
-        return candidate
+        # steps may lead away, since half of the samples are few, or Byzantine clients many
+        return [candidate, first][_lowest_in_pairs(_losses([candidate, first]), byzantine)]
 
 
 def _small(byzantine: int) -> int:
@@ -306,7 +321,7 @@ def _allowed(judged: Sequence[CandidateLosses], byzantine: int) -> list[Candidat
 def _simplest(allowed: Sequence[CandidateLosses], byzantine: int) -> CandidateLosses:
     """The first candidate whose trimmed mean loss is within one standard error of the lowest."""
     losses = _losses(allowed)
-    worse = losses - losses[:, [_lowest(losses, byzantine)]]
+    worse = losses - losses[:, [_lowest_in_pairs(losses, byzantine)]]
     near = [_location(more, byzantine) <= _standard_error(more, byzantine) for more in worse.T]
     return allowed[near.index(True)]  # the best itself is no worse, so there is one
 
@@ -414,6 +429,11 @@ def _ranked(losses: Floats, byzantine: int) -> list[int]:
 def _lowest(losses: Floats, byzantine: int) -> int:
     """The index of the column with the lowest trimmed mean."""
     return _ranked(losses, byzantine)[0]
+
+
+def _lowest_in_pairs(losses: Floats, byzantine: int) -> int:
+    """As `_lowest`, of each client's losses around its median over the columns, which one large loss moves less."""
+    return _lowest(losses - np.median(losses, axis=1, keepdims=True), byzantine)
 
 
 def agreement_of(labels: Ints, others: Ints) -> float:
