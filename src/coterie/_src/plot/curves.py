@@ -34,7 +34,8 @@ def _leave_out_divergence(axes: Axes) -> None:
 def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = "") -> None:
     """Matched distance by round, mean over trials with a band of one standard error, as PNG (or SVG, PDF).
 
-    Methods without rounds are horizontal lines. Where the truth is unknown: how far the centres still move.
+    A dot marks the last round of a method. Methods without rounds are horizontal lines. Where the truth is unknown: how
+    far the centres still move.
     """
     figure = new_figure(9, 4.6)
     axes = figure.add_subplot()
@@ -56,7 +57,7 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
         values[~np.isfinite(values)] = np.nan  # a curve ends where a trial is lost
         mean = values.mean(axis=0)
         rounds = np.arange(1, longest + 1)
-        axes.plot(rounds, mean, color=color, linewidth=1.6, label=name)
+        axes.plot(rounds, mean, color=color, linewidth=1.6, label=name, marker="o", markersize=5, markevery=[-1])
         if len(trials) > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(len(trials))
             axes.fill_between(
