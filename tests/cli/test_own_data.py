@@ -58,7 +58,9 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
             table = "\n".join(",".join(f"{value:.6g}" for value in row) for row in zip(*columns, strict=True))
             (tmp_path / kind / f"site{site}.csv").write_text(f"dose,age,y\n{table}\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.intercept=true"]
-    options += ["--method", "coterie", "--trials", "1", "--json"]
+    alone = coterie("run", *options, "--method", "coterie", "--set", "problem.path=raw", "--out", "alone", cwd=tmp_path)
+    assert (alone.returncode, "note" in alone.stderr) == (0, False)  # it takes the columns as they are
+    options += ["--method", "coterie", "--method", "brifca-median", "--trials", "1", "--json"]
     raw = coterie("run", *options, "--set", "problem.path=raw", cwd=tmp_path)
     assert raw.returncode == 0
     assert raw.stderr.startswith("note: problem.columns: they differ in scale, or lie far from 0 (age: mean 49.6,")
@@ -69,11 +71,12 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
     options.remove("--json")
     mended = coterie("run", *options, *changes, "--set", "problem.path=raw", "--out", "mended", cwd=tmp_path)
     assert (mended.returncode, "note" in mended.stderr) == (0, False)
-    assert re.search(r"cluster \d: site0, site2, site4, site6\n", mended.stdout)
-    models = load(tmp_path / "mended")
     x = np.array([[1.0, 30.0], [9.0, 70.0], [4.0, 55.0]])  # in years, as in the files
-    models.assign(x, 3 * x[:, 1] - x[:, 0])
-    np.testing.assert_allclose(models.predict(x), 3 * x[:, 1] - x[:, 0], atol=1.5)
+    for name, done in (("mended", mended), ("alone", alone)):
+        assert re.search(r"cluster \d: site0, site2, site4, site6\n", done.stdout)
+        models = load(tmp_path / name)
+        models.assign(x, 3 * x[:, 1] - x[:, 0])
+        np.testing.assert_allclose(models.predict(x), 3 * x[:, 1] - x[:, 0], atol=1.5)
     options.append("--json")
     standard = coterie("run", *options, "--set", "problem.path=standard", cwd=tmp_path)
     assert (standard.returncode, standard.stderr) == (0, "")
@@ -90,7 +93,7 @@ def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path
         (tmp_path / "pa" / f"site{site}.csv").write_text(f"pressure,z,y\n{lines}\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.path=pa"]
     options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.max_byzantine=0.1"]
-    told = coterie("run", *options, "--json", cwd=tmp_path).stderr
+    told = coterie("run", *options, "--method", "brifca-median", "--json", cwd=tmp_path).stderr
     proposed = shlex.split(told[told.index("--set") :])
     mended = coterie("run", *options, *proposed, "--out", "out", cwd=tmp_path)
     assert "note" not in mended.stderr

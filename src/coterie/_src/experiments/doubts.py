@@ -75,7 +75,7 @@ def _badly_scaled(problem_json: str) -> str | None:
     return (
         f"problem.columns: they differ in scale, or lie far from 0 ({problem.weight_names()[worst]}: mean "
         f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that the descent of methods other than coterie "
-        f"may end far from the optimum and miss clusters; {advice}, or --set algorithm.coordinates=hessian"
+        f"may end far from the optimum and miss clusters; set algorithm.coordinates=hessian, or {advice}"
     )
 
 
