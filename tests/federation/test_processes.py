@@ -70,7 +70,12 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     wait_until(lambda: is_reachable(port), 90)
     slowest = max(row["seconds"] for row in Checkpoint(out).rows())
     deadline = slowest + 3.0  # a SuperNode looks for messages every 3 s
-    begin("server/run.sh", f"min_clients=1 max_clients=3 deadline={deadline}")
+    # the port may answer before the server does: then the command ends with an error, and is given again
+    for _ in range(5):
+        run = begin("server/run.sh", f"min_clients=1 max_clients=3 deadline={deadline}")
+        wait_until(lambda run=run: waiting_for(out) == (1, 2) or run.poll() not in (None, 0), 240)
+        if run.poll() in (None, 0):
+            break
     wait_until(lambda: waiting_for(out) == (1, 2), 240)
     begin("unknown/start.sh", RUNTIME_PORT=str(free_port()))
     wait_until(lambda: "refused" in (tmp_path / "unknown-start.sh.log").read_text(), 60)
