@@ -130,7 +130,7 @@ class RobustStart:
         lowest = ranking[0]
         agreement = agreement_of(judged[lowest].labels, judged[ranking[1]].labels) if len(ranking) > 1 else 1.0
         best, smallest = candidates[lowest], judged[lowest].sizes.min()
-        if clusters > 1 and byzantine and smallest <= byzantine + STRAY_CLIENTS:
+        if clusters > 1 and byzantine and smallest <= _small(byzantine):
             others = self._candidates(points, clusters, byzantine, rng, reconsider=False)
             losses = _losses(_candidate_losses(network, [best, *others], example))
             other = _lowest(losses[:, 1:], byzantine)
