@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie._src.aggregators import Mean, shares_per_cluster, trimmed_share
+from coterie._src.aggregators import trimmed_share
 from coterie._src.algorithms.base import State
 from coterie._src.arrays import Floats, as_numpy, like, namespace
-from coterie._src.init.conditioning import NewtonSteps
+from coterie._src.init.conditioning import NewtonSteps, selected_rows
 from coterie._src.intake import Accepted
 from coterie._src.server import UNCONSTRAINED, Server, Step, take_step
 
@@ -42,21 +42,14 @@ def newton_step(
     if newton is None or not newton.fits(accepted.clients, accepted.labels):
         newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
     updates = conditioning.coordinates.updates(as_numpy(accepted.updates))
-    rows, rule, maps, used = newton.rows(updates), server.aggregate, newton, accepted
-    taken = weights if rule.takes_weights else None
-    judged = newton.standardised(updates)
-    shares = None if judged is None else shares_per_cluster(rule, judged, accepted.labels, clusters, weights)
-    if shares is None:
-        used = accepted._replace(updates=rows)
-    else:
-        kept = np.flatnonzero(shares)
-        clients, labels, rule, taken = accepted.clients[kept], accepted.labels[kept], Mean(), shares[kept]
-        maps = conditioning.newton(clients, labels, clusters, taken, standardise=False)
-        used = accepted._replace(clients=clients, labels=labels, updates=maps.rows(updates[kept]))
-    inner = replace(server, aggregate=rule, project=UNCONSTRAINED, audit=False)
+    chosen = selected_rows(conditioning, newton, server.aggregate, updates, weights)
+    rows = chosen.rows if chosen.newton is newton else newton.rows(updates)
+    used = accepted._replace(clients=chosen.clients, labels=chosen.labels, updates=chosen.rows)
+    taken = chosen.weights if chosen.rule.takes_weights else None
+    inner = replace(server, aggregate=chosen.rule, project=UNCONSTRAINED, audit=False)
     origin, step_sizes = np.zeros((clusters, rows.shape[1])), np.full(clusters, share)
     step = take_step(inner, origin, used, step_sizes, None, taken, state.memory)
-    moved_by = maps.moves(step.centres)
+    moved_by = chosen.newton.moves(step.centres)
     lengths = np.linalg.norm(moved_by, axis=1, keepdims=True)
     moves = conditioning.coordinates.parameters(moved_by * np.minimum(1.0, longest / np.maximum(lengths, 1e-300)))
     with np.errstate(over="ignore", invalid="ignore"):

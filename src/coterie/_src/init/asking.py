@@ -11,18 +11,17 @@ import numpy as np
 from numpy.random import Generator
 from scipy.optimize import linear_sum_assignment
 
-from coterie._src.aggregators import (
-    Mean,
-    SpectralFilter,
-    TrimmedMean,
-    floor_count,
-    per_cluster,
-    shares_per_cluster,
-    trim_count,
-)
+from coterie._src.aggregators import SpectralFilter, TrimmedMean, floor_count, trim_count
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 from coterie._src.coordinates import Coordinates
-from coterie._src.init.conditioning import LONGEST, Conditioned, Conditioning, ask_conditioning, ask_sizes
+from coterie._src.init.conditioning import (
+    LONGEST,
+    Conditioned,
+    Conditioning,
+    ask_conditioning,
+    ask_sizes,
+    selected_rows,
+)
 from coterie._src.init.local_models import LocalModels
 from coterie._src.init.robust import BELOW_HALF, leading_directions
 from coterie._src.intake import Accepted, Replies, admit
@@ -285,14 +284,8 @@ class RobustStart:
             weights = conditioning.leverages[clients]
             newton = conditioning.newton(clients, labels[clients], clusters, weights)
             updates = conditioning.coordinates.updates(as_numpy(accepted.updates)[used])
-            judged, rows, own = newton.standardised(updates), newton.rows(updates), labels[clients]
-            shares = None if judged is None else shares_per_cluster(rule, judged, own, clusters, weights)
-            if shares is None:
-                steps = per_cluster(rule, rows, own, clusters, weights).updates
-            else:
-                kept = np.flatnonzero(shares)
-                steps = per_cluster(Mean(), rows[kept], own[kept], clusters, shares[kept]).updates
-            moved = candidate.centres - conditioning.coordinates.parameters(newton.moves(steps))
+            steps = selected_rows(conditioning, newton, rule, updates, weights).steps(clusters)
+            moved = candidate.centres - conditioning.coordinates.parameters(steps)
             (candidate,) = _candidate_losses(network, [moved], example, HALF)
             if candidate.count > 1 and (few := candidate.sizes <= small).any() and not few.all():
                 candidate = candidate.without(few)

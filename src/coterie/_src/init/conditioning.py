@@ -20,12 +20,13 @@ more as the root of their Hessian there is larger, and they determine the centre
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
 from scipy.linalg.lapack import spotrf
 
+from coterie._src.aggregators import Aggregator, Mean, per_cluster, shares_per_cluster
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
 from coterie._src.intake import admit
@@ -156,6 +157,38 @@ class NewtonSteps:
         """R_jᵀ s_j: (k, r) steps in the coordinates of `rows`, in the coordinates of the federation."""
         found: Floats = np.einsum("krs,kr->ks", self.roots, steps)
         return found
+
+
+class SelectedRows(NamedTuple):
+    """The rows of a round that count, the rule that aggregates them, and the maps by which its result is a step."""
+
+    rule: Aggregator
+    clients: Ints  # (rows,)
+    labels: Ints  # (rows,)
+    rows: Floats  # (rows, r)
+    weights: Floats  # (rows,)
+    newton: NewtonSteps
+
+    def steps(self, clusters: int) -> Floats:
+        """(k, r): the aggregates of all clusters as Newton steps, to be subtracted from the centres."""
+        return self.newton.moves(per_cluster(self.rule, self.rows, self.labels, clusters, self.weights).updates)
+
+
+def selected_rows(
+    conditioning: Conditioning, newton: NewtonSteps, rule: Aggregator, updates: Floats, weights: Floats
+) -> SelectedRows:
+    """The rows R_j u_i, or those which the rule keeps when it judges R_i u_i, where the clients' Hessians differ.
+
+    Then their Newton step is that of the kept rows, with the mean Hessian of these.
+    """
+    clusters, judged = len(newton.roots), newton.standardised(updates)
+    shares = None if judged is None else shares_per_cluster(rule, judged, newton.labels, clusters, weights)
+    if shares is None:
+        return SelectedRows(rule, newton.clients, newton.labels, newton.rows(updates), weights, newton)
+    kept = np.flatnonzero(shares)
+    clients, labels, counts = newton.clients[kept], newton.labels[kept], shares[kept]
+    maps = conditioning.newton(clients, labels, clusters, counts, standardise=False)
+    return SelectedRows(Mean(), clients, labels, maps.rows(updates[kept]), counts, maps)
 
 
 def _inverse_root(matrix: Floats) -> Floats:

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie._src.aggregators import SpectralFilter, per_cluster
+from coterie._src.aggregators import SpectralFilter
 from coterie._src.arrays import Floats, Ints
-from coterie._src.init.conditioning import Conditioning
+from coterie._src.init.conditioning import Conditioning, selected_rows
 
 REFINEMENTS = 4
 """Steps of `LocalModels.refined`."""
@@ -60,8 +60,8 @@ class LocalModels:
             if step + 1 < steps and (empty := np.flatnonzero(np.bincount(labels, minlength=len(points)) == 0)).size:
                 points, labels = self._split(points, labels, losses.min(axis=1), int(empty[0]))
             newton = self.conditioning.newton(self.clients, labels, len(points), weights, standardise=False)
-            rows = newton.rows(self.gradients(points, labels))
-            points = points - newton.moves(per_cluster(rule, rows, labels, len(points), weights).updates)
+            gradients = self.gradients(points, labels)
+            points = points - selected_rows(self.conditioning, newton, rule, gradients, weights).steps(len(points))
         return points
 
     def all_refined(self, candidates: Sequence[Floats], byzantine: int) -> list[Floats]:
