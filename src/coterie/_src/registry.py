@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import Generic, Protocol, TypeVar
 
@@ -31,10 +31,18 @@ class Registry(Generic[R]):
     records : those of this package.
     group : entry points under which other packages offer records ("coterie.methods"); they are loaded when a name is
         first looked up.
+    variant : a suffix of names, and the function that makes the record of such a name from that of the name without it;
+        it raises a ValueError for a record that has no such variant.
     """
 
-    def __init__(self, kind: str, records: Iterable[R], group: str | None = None) -> None:
-        self.kind, self._group = kind, group
+    def __init__(
+        self,
+        kind: str,
+        records: Iterable[R],
+        group: str | None = None,
+        variant: tuple[str, Callable[[R], R]] | None = None,
+    ) -> None:
+        self.kind, self._group, self._variant = kind, group, variant
         self._records: dict[str, R] = {}
         for record in records:
             self.add(record)
@@ -65,10 +73,18 @@ class Registry(Generic[R]):
         return iter(tuple(self._all().values()))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return name in self._all() or (isinstance(name, str) and self._base(name) in self._all())
 
     def __getitem__(self, name: str) -> R:
-        return self._all()[self.resolve(name)]
+        known, resolved = self._all(), self.resolve(name)
+        if resolved in known or self._variant is None:
+            return known[resolved]
+        return self._variant[1](known[self._base(resolved)])
+
+    def _base(self, name: str) -> str:
+        """The name without the suffix of a variant; the empty name where it has none."""
+        suffix = "" if self._variant is None else self._variant[0]
+        return name.removesuffix(suffix) if suffix and name.endswith(suffix) else ""
 
     def resolve(self, name: str) -> str:
         """The name itself, or the present one of an older name, with a warning.
@@ -78,6 +94,9 @@ class Registry(Generic[R]):
         known = self._all()
         if name in known:
             return name
+        if isinstance(name, str) and (base := self._base(name)) in known:
+            assert self._variant is not None
+            return self._variant[1](known[base]).name
         for record in known.values():
             if name in getattr(record, "aliases", ()):
                 warnings.warn(

@@ -36,14 +36,14 @@ def number(value: float, digits: int) -> str:
 
 
 def shown(summary: Summary) -> Sequence[str]:
-    """The metrics that get a column: those that some method has; the loss only where the truth is unknown."""
+    """The metrics that get a column: those that some method has; the training loss only without anything better."""
     return _without_needless_loss(
         [m for m in COLUMNS if any(stats[m]["mean"] is not None for stats in summary.values())]
     )
 
 
 def _without_needless_loss(having: Sequence[str]) -> list[str]:
-    return [m for m in having if m != "loss" or not {"dist", "accuracy"} & set(having)]
+    return [m for m in having if m != "loss" or not {"dist", "accuracy", "test_loss"} & set(having)]
 
 
 def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:

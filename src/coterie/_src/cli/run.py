@@ -78,7 +78,8 @@ def run(
     """Compare methods on a problem; print a table, and write all results to a folder.
 
     The folder contains config.toml (`coterie run DIR/config.toml` repeats the run with the same results), summary.json,
-    trials.csv, rounds.csv, audit.csv (per client), centres/ and convergence.png; for networks also clusters.csv.
+    trials.csv, rounds.csv, audit.csv (per client), centres/ and convergence.png; for networks also clusters.csv, for
+    your own data clients.csv (held-out scores per client), personal/ (a model per client) and columns.json.
     `coterie.load(DIR)` reads the models. After Ctrl-C the finished trials are kept.
     """
     from coterie._src.experiments import RunFolder, check, read_config
@@ -157,6 +158,8 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
             lines = found.diagnostics.lines([str(row["client"]) for row in found.audit])
             print(f"{method}, trial {first.trial}:", *lines, sep="\n  ")
             break
+    if first.comparisons:
+        print("on held-out samples:", *(f"{name}: {line}" for name, line in first.comparisons.items()), sep="\n  ")
     if not chosen.problem.has_truth:
         for method, found in results[0].methods.items():
             if METHODS[method].clusters_clients:

@@ -1,6 +1,6 @@
 """Who the clients are, and the ground truth that travels beside their data."""
 
-from coterie._src.data.clients import Block, Clients, Federation, Truth
+from coterie._src.data.clients import Block, Clients, Federation, HeldOut, Truth, hold_out
 from coterie._src.data.folder import feature_names, read_folder, rescaled
 from coterie._src.data.images import (
     held_out,
@@ -20,10 +20,12 @@ __all__ = [
     "Block",
     "Clients",
     "Federation",
+    "HeldOut",
     "Truth",
     "feature_names",
     "gaussian_means",
     "held_out",
+    "hold_out",
     "image_federation",
     "mixed_regression",
     "permuted_labels",

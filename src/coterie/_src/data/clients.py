@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from coterie._src.arrays import Array, Bools, Ints, namespace
 
@@ -191,6 +192,46 @@ class Truth:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Samples of the clients that no method sees, for evaluation.
+
+    Parameters
+    ----------
+    clients : Clients
+        The held-out samples of the clients that have some.
+    owners : array of shape (clients.count,)
+        The numbers of these clients, increasing.
+    """
+
+    clients: Clients
+    owners: Ints
+
+
+def hold_out(clients: Clients, fraction: float, rng: Generator) -> tuple[Clients, HeldOut | None]:
+    """Split the samples of every client at random: those to learn from, and ⌊fraction·n_i⌋ to evaluate on.
+
+    Returns None in the place of the second part where no client has enough samples for one.
+
+    >>> clients = Clients(np.arange(5.0)[:, None], None, np.array([4, 1]))
+    >>> rest, held_out = hold_out(clients, 0.5, np.random.default_rng(0))
+    >>> rest.sizes.tolist(), held_out.clients.sizes.tolist(), held_out.owners.tolist()
+    ([2, 1], [2], [0])
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"holdout must be at least 0 and less than 1, got {fraction}")
+    counts = np.floor(clients.sizes * fraction).astype(np.int64)
+    if not counts.any():
+        return clients, None
+    is_held = np.zeros(int(clients.sizes.sum()), dtype=np.bool_)
+    for start, size, count in zip(clients.offsets[:-1], clients.sizes, counts, strict=True):
+        is_held[start + rng.permutation(int(size))[:count]] = True
+    owners = np.flatnonzero(counts)
+    names = tuple(clients.names[i] for i in owners)
+    held = clients._gather(np.flatnonzero(is_held), counts[owners], names)
+    return clients._gather(np.flatnonzero(~is_held), clients.sizes - counts, clients.names), HeldOut(held, owners)
+
+
+@dataclass(frozen=True)
 class Federation:
     """Clients and, where it is known, the truth about them.
 
@@ -200,6 +241,10 @@ class Federation:
         Their samples.
     truth : Truth, optional
         Which clients are Byzantine, the clusters of the others, and the true centres.
+    held_out : HeldOut, optional
+        Samples of the clients that no method sees, for evaluation.
+    byzantine : array of bool of shape (m,), optional
+        Which clients are Byzantine, where nothing else of the truth is known.
 
     Examples
     --------
@@ -210,8 +255,12 @@ class Federation:
 
     clients: Clients
     truth: Truth | None = None
+    held_out: HeldOut | None = None
+    byzantine: Bools | None = None
 
     @property
     def is_byzantine(self) -> Bools:
-        """(m,), which clients are Byzantine; none where the truth is not known."""
-        return np.zeros(self.clients.count, dtype=np.bool_) if self.truth is None else self.truth.is_byzantine
+        """(m,), which clients are Byzantine; none where that is not known."""
+        if self.truth is not None:
+            return self.truth.is_byzantine
+        return np.zeros(self.clients.count, dtype=np.bool_) if self.byzantine is None else self.byzantine

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from coterie._src.attacks import PAYLOADS, TARGETS, Attack, Payload, Target
-from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.methods import METHODS, OWN, Method
 from coterie._src.experiments.problems import AnyProblem, MixedRegression, Synthetic
 from coterie._src.experiments.sections import Section
 from coterie._src.experiments.starts import STARTS, asks, file_of, is_file
@@ -25,6 +25,12 @@ TargetName = Annotated[str, AfterValidator(ATTACK_TARGETS.resolve)]
 def compared_methods() -> list[str]:
     """The methods that a run compares by default: the recommended one, the paper's, and the baselines."""
     return [method.name for method in METHODS if method.compared]
+
+
+def _with_own(method: Method) -> list[str]:
+    """The name of a method and, where it has one, that of its variant with personal models."""
+    has_variant = method.base is None and not method.needs_truth
+    return [method.name, method.name + OWN] if has_variant else [method.name]
 
 
 class AlgorithmSection(Section):
@@ -82,6 +88,11 @@ class AlgorithmSection(Section):
     ridge: float = Field(
         0.0, ge=0, description="ridge penalty of local minimisers (three-stage, local); try 0.1 where n_i is near dim"
     )
+    personalise: Literal["none", "shrink"] = Field(
+        "none",
+        description="shrink: after every method (but oracle) each client also fits a model of its own, shrunk towards "
+        "that of its cluster, shown as NAME+own; none: only where run.methods names NAME+own",
+    )
     ifca_divisor: Literal["cluster", "all"] = Field(
         "cluster", description="ifca: divide a cluster's sum by the number of its clients, or of all (as published)"
     )
@@ -135,7 +146,7 @@ class RunSection(Section):
     methods: list[MethodName] = Field(
         default_factory=compared_methods,
         min_length=1,
-        description=f"methods to compare, of {', '.join(METHODS.own_names)}",
+        description=f"methods to compare, of {', '.join(METHODS.own_names)}; NAME{OWN} adds a model for every client",
     )
     trials: int = Field(10, ge=1, description="independent repetitions, each with new data and a new start")
     seed: int = Field(0, ge=0, description="seed of all random numbers")
@@ -207,9 +218,14 @@ class Config(Section):
 
     @property
     def methods(self) -> list[str]:
-        """The methods to run, without repetitions; where the truth is unknown, without methods that need it."""
-        chosen = list(dict.fromkeys(self.run.methods))
-        return [name for name in chosen if self.problem.has_truth or not METHODS[name].needs_truth]
+        """The methods to run, without repetitions, with those that `algorithm.personalise` adds.
+
+        Where the truth is unknown, methods that need it are left out.
+        """
+        possible = [name for name in self.run.methods if self.problem.has_truth or not METHODS[name].needs_truth]
+        if self.algorithm.personalise == "shrink":
+            possible = [variant for name in possible for variant in _with_own(METHODS[name])]
+        return list(dict.fromkeys(possible))
 
     @property
     def asks_for_start(self) -> bool:

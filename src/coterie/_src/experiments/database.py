@@ -85,6 +85,8 @@ def key(config: Config, method: str, trial: int) -> str:
     chosen = _with_original_names(config.model_dump(mode="json", exclude_defaults=True, exclude={"run"}))
     chosen["problem"] = {**chosen.get("problem", {}), "kind": config.problem.kind}
     chosen["problem"].pop("path", None)
+    if (held_out := getattr(config.problem, "holdout", 0.0)) > 0:  # earlier versions held nothing out
+        chosen["problem"]["holdout"] = held_out
     if is_file(start := config.algorithm.init):
         chosen["algorithm"]["init"] = start.partition(".safetensors#")[2]
     beyond: Row = {name: section for name, section in content(config).items() if name in ("run", "files")}

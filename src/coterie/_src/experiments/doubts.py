@@ -33,8 +33,8 @@ def doubts(config: Config) -> dict[str, str]:
     if isinstance(config.problem, Folder):
         if any(METHODS[name].clusters_clients and not _conditioned(config, name) for name in config.methods):
             found["scale"] = _badly_scaled(config.problem.model_dump_json())
-        if config.attack != AttackSection():
-            found["attack"] = "attack: changes nothing, since no client of a folder is known to be Byzantine"
+        if config.attack != AttackSection() and not config.problem.byzantine:
+            found["attack"] = "attack: changes nothing, since problem.byzantine is 0"
     return {kind: line for kind, line in found.items() if line is not None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.random import Generator
@@ -210,6 +210,7 @@ class Method:
     immediate : whether it has no rounds.
     clusters_clients : whether it assigns the clients to clusters.
     finds_start : whether it computes its own first centres from answers of the clients.
+    base : of a method with personal models, the method that finds the centres; None for another.
     aliases : older names.
     numerics : raised when a change of the method changes its results by more than rounding, so that a sweep does not
         use old results as new ones.
@@ -241,6 +242,7 @@ class Method:
     immediate: bool = False
     clusters_clients: bool = True
     finds_start: bool = False
+    base: Method | None = None
     aliases: tuple[str, ...] = ()
     numerics: int = 0
 
@@ -309,6 +311,34 @@ def custom_method(name: str, rule: Aggregator | Callable[[Array], Array]) -> Met
     """The method that runs Algorithm 1 with a given rule."""
     return Method(name, "Algorithm 1 with a custom rule", lambda setting: as_aggregator(rule), takes_step_before=False)
 
+
+OWN = "+own"
+"""The suffix of a method after which every client fits a model of its own, shrunk towards that of its cluster."""
+
+
+def with_personal_models(method: Method) -> Method:
+    """The method after which every client fits a model of its own (`client.personalise`): NAME+own."""
+    if method.needs_truth:
+        raise ValueError(f"must be a method that needs no truth before {OWN}, got {method.name}{OWN}")
+    if method.name == "local":
+        summary = "every client learns alone: its own minimiser, shrunk by validation"
+    else:
+        summary = f"{method.name}, then a model for every client, shrunk towards that of its cluster"
+    return replace(
+        method,
+        name=method.name + OWN,
+        summary=summary,
+        base=method,
+        compared=False,
+        in_arena=(),
+        batched=False,
+        aliases=(),
+        numerics=method.numerics + PERSONAL_NUMERICS,
+    )
+
+
+PERSONAL_NUMERICS = 100
+"""Added to the numerics of a method with personal models; raised by 100 when a change moves those models."""
 
 EVERYWHERE = ("nothing",)
 
@@ -442,4 +472,5 @@ METHODS: Registry[Method] = Registry(
         ),
     ],
     group="coterie.methods",
+    variant=(OWN, with_personal_models),
 )

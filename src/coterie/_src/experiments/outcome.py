@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie._src.diagnostics import Diagnostics
+from coterie._src.evaluation import Scores
 from coterie._src.metrics import Metrics
 
 Row = dict[str, Any]
@@ -25,6 +26,8 @@ class MethodResult:
     clusters: list[Row] = field(default_factory=list)  # per true cluster, where there are samples to test on
     labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (m,), of every client
     diagnostics: Diagnostics | None = None  # of Algorithm 1 with Hessians
+    personal: NDArray[Any] | None = None  # (m, d), the model of every client, of a method that gives each its own
+    scores: Scores | None = None  # of the clients on their held-out samples, where there are any
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,5 @@ class TrialResult:
 
     trial: int
     methods: dict[str, MethodResult]
+    clients: list[Row] = field(default_factory=list)  # per client and clustering method, with held-out samples
+    comparisons: dict[str, str] = field(default_factory=dict)  # by method: who is better off than alone, in words

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from coterie import __version__
@@ -37,8 +38,10 @@ class RunFolder:
     """The folder of one run.
 
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
-    client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for the problem
-    `folder` with the names of the columns). A trial is written when it is finished.
+    client), clusters.csv (accuracies, for networks), clients.csv (held-out scores per client, for own data),
+    centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
+    personal/TRIAL.safetensors (a model per client, of methods that give each its own). A trial is written when it is
+    finished.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -65,10 +68,16 @@ class RunFolder:
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
                 stream.write(as_csv(rows, header=stream.tell() == 0).encode())
-        centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes or None)
-        write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
+        self._write_models("centres", result, {name: found.centres for name, found in result.methods.items()})
+        personal = {name: found.personal for name, found in result.methods.items() if found.personal is not None}
+        if personal:
+            self._write_models("personal", result, personal)
         self.trials.append(result)
         self._write_summary("running")
+
+    def _write_models(self, folder: str, result: TrialResult, models: Mapping[str, NDArray[Any]]) -> None:
+        content = save({method: rows.copy() for method, rows in models.items()}, self.notes or None)
+        write_atomically(self.path / folder / f"{result.trial}.safetensors", content)
 
     def close(self, status: str) -> None:
         """Write the tables in the order of the trials, and the status: `complete`, `interrupted` or `failed`."""
@@ -93,6 +102,7 @@ def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[
         "trials_wanted": config.run.trials,
         "trials_finished": sorted(trial.trial for trial in trials),
         "methods": summarise(trials),
+        "comparisons": {str(trial.trial): trial.comparisons for trial in trials if trial.comparisons},
         "diagnostics": {
             method: {str(trial.trial): found.as_dict()}
             for trial in sorted(trials, key=lambda trial: trial.trial)[:1]
@@ -111,4 +121,5 @@ def _tables(result: TrialResult) -> dict[str, list[Row]]:
         "rounds.csv": [{**label, **row} for label, found in named for row in found.rounds],
         "audit.csv": [{**label, **row} for label, found in named for row in found.audit],
         **({"clusters.csv": tested} if tested else {}),
+        **({"clients.csv": [{"trial": result.trial, **row} for row in result.clients]} if result.clients else {}),
     }

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from coterie._src.aggregators import Aggregator
 from coterie._src.arrays import Array, Bools, like
 from coterie._src.attacks import Attack
-from coterie._src.data import Truth
+from coterie._src.data import HeldOut, Truth
 from coterie._src.experiments.config import AlgorithmSection, Config, ThreeStageSection
 from coterie._src.experiments.methods import Setting
 from coterie._src.experiments.outcome import MethodResult
@@ -63,6 +63,7 @@ class TrialSetup:
     start : (k, d), the first centres.
     origin : (1, d), the point at which a robust start asks for gradients; None for 0.
     shared : the number of leading coordinates that all clusters share.
+    held_out : samples of the clients that no method sees, for evaluation.
     """
 
     seed: int
@@ -77,6 +78,7 @@ class TrialSetup:
     start: Array
     origin: Array | None = None
     shared: int = 0
+    held_out: HeldOut | None = None
 
     def stream(self, purpose: str) -> Generator:
         """The random generator for one purpose."""
@@ -132,6 +134,7 @@ def draw_trial(
         start=example,
         origin=origin,
         shared=shared,
+        held_out=federation.held_out,
     )
     return setup.started(config.problem.dtype, rng)
 

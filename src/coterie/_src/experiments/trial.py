@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,15 +12,19 @@ from threadpoolctl import threadpool_limits
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
-from coterie._src.arrays import Array
+from coterie._src.arrays import Array, as_numpy, like
 from coterie._src.data import Truth
 from coterie._src.diagnostics import diagnose
+from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_scores
+from coterie._src.evaluation import compare as compare_scores
+from coterie._src.experiments.client_rows import ALONE, FOR_ALL, client_rows
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, Method, custom_method
-from coterie._src.experiments.outcome import MethodResult, TrialResult
+from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, TrialSetup, draw_trial
-from coterie._src.metrics import cluster_distances
+from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
+from coterie._src.client import personalise
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play
 from coterie._src.tasks import Task
@@ -51,14 +55,74 @@ def run_trial(
         methods = [METHODS[name] for name in config.methods] + [
             custom_method(name, rule) for name, rule in custom.rules.items()
         ]
-        results = {method.name: run_method(method, setup, record, on_round) for method in methods}
+        results = run_methods(methods, setup, record, on_round)
         if setup.truth is not None and setup.truth.centres.shape[1]:
             oracle = results.get("oracle") or cache.oracle
             if oracle is None:
                 oracle = cache.oracle = run_method(METHODS["oracle"], setup, False)
             for result in results.values():
                 compare(result, oracle, setup.truth)
-    return TrialResult(trial, results)
+        clients, comparisons = judged_clients(methods, results, setup) if record else ([], {})
+    return TrialResult(trial, results, clients, comparisons)
+
+
+def run_methods(
+    methods: Sequence[Method], setup: TrialSetup, record: bool = True, on_round: OnRound = lambda: None
+) -> dict[str, MethodResult]:
+    """The results of some methods by name; a method with personal models begins where the one without them ended."""
+    found: dict[str, MethodResult] = {}
+    for method in methods:
+        plain = method.base or method
+        if plain.name not in found:
+            found[plain.name] = run_method(plain, setup, record, on_round)
+        if method.base is not None:
+            found[method.name] = with_personal_models(found[plain.name], plain, setup)
+    return {method.name: found[method.name] for method in methods}
+
+
+def with_personal_models(result: MethodResult, method: Method, setup: TrialSetup) -> MethodResult:
+    """The result of a method after which every client has fitted a model of its own, shrunk towards its cluster's."""
+    centres, began = like(result.centres, setup.start), time.perf_counter()
+    labels = np.full(len(result.labels), -1) if method.name == "local" else result.labels  # alone: in no cluster
+    found = personalise(setup.task, centres, labels)
+    seconds = result.metrics["seconds"] + time.perf_counter() - began
+    # the training loss of a model of one client is not comparable
+    metrics = result.metrics | {"loss": NOT_APPLICABLE, "seconds": seconds}
+    personal = replace(result, metrics=metrics, personal=as_numpy(found.models))
+    return evaluated(personal, found.models, setup)
+
+
+def evaluated(result: MethodResult, models: Array, setup: TrialSetup) -> MethodResult:
+    """The result with the scores of (m, d) models, one per client, on the held-out samples, if there are any."""
+    if setup.held_out is None:
+        return result
+    honest = ~setup.is_byzantine
+    scores = held_out_scores(setup.task, setup.held_out, models, honest)
+    return replace(result, scores=scores, metrics=result.metrics | held_out_metrics(scores, honest))
+
+
+def judged_clients(
+    methods: Sequence[Method], results: Mapping[str, MethodResult], setup: TrialSetup
+) -> tuple[list[Row], dict[str, str]]:
+    """With held-out samples, a row per client and clustering method, and a sentence per method: who is better off.
+
+    A client is compared with what it has alone (`local+own`) and with one model for all (`global`); both are fitted
+    for that where they are not among the methods.
+    """
+    if setup.held_out is None:
+        return [], {}
+    missing = [METHODS[name] for name in (ALONE, FOR_ALL) if name not in results]
+    known = {**results, **run_methods(missing, setup, False)}
+    plain = [method.name for method in methods if method.clusters_clients and method.base is None]
+    rows = [row for name in plain for row in client_rows(name, known, setup.task.clients, setup.held_out)]
+    honest, alone = ~setup.is_byzantine, known[ALONE].scores
+    assert alone is not None
+    sentences = {
+        method.name: compare_scores(found, alone, honest).sentence("alone")
+        for method in methods
+        if method.name != ALONE and (found := known[method.name].scores) is not None
+    }
+    return rows, sentences
 
 
 def compare(result: MethodResult, oracle: MethodResult, truth: Truth) -> None:
@@ -99,6 +163,9 @@ def run_method(
         on_round()
         began = time.perf_counter()
     result = recorder.finish(seconds)
+    if setup.held_out is not None:
+        centres = like(result.centres, setup.start)
+        result = evaluated(result, cluster_models(setup.task, centres, result.labels), setup)
     if record and method.clusters_clients and recorder.last is not None:
         result = replace(result, diagnostics=diagnose(algorithm, network, recorder.last.state))
     return result

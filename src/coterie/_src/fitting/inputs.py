@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from coterie._src.arrays import as_numpy, like, namespace
-from coterie._src.data import Clients, Federation, Truth, read_folder
+from coterie._src.data import Clients, Federation, Truth, hold_out, read_folder
+from coterie._src.simulation import stream
 from coterie._src.tasks import TASKS, Task
 
 Data = Clients | Federation | Mapping[str, Any] | str | Path
@@ -53,6 +55,16 @@ def as_federation(
     return (_with_intercept(federation) if added else federation), added
 
 
+def with_holdout(federation: Federation, fraction: float, seed: int) -> Federation:
+    """The federation with a fraction of each client's samples held out, unless it has held-out samples already."""
+    if isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1:
+        raise ValueError(f"holdout must be a number of at least 0 and less than 1, got {fraction!r}")
+    if federation.held_out is not None or fraction == 0:
+        return federation
+    clients, held_out = hold_out(federation.clients, float(fraction), stream(seed, 0, "data"))
+    return replace(federation, clients=clients, held_out=held_out)
+
+
 def _check_clients(federation: Federation) -> None:
     clients, truth = federation.clients, federation.truth
     for values in (clients.features, clients.targets):
@@ -77,7 +89,10 @@ def _with_intercept(federation: Federation) -> Federation:
     if truth is not None:
         test = None if truth.test is None else _with_ones(truth.test)
         truth = Truth(truth.centres[:, :0], truth.labels, test)
-    return Federation(_with_ones(federation.clients), truth)
+    held_out = federation.held_out
+    if held_out is not None:
+        held_out = replace(held_out, clients=_with_ones(held_out.clients))
+    return replace(federation, clients=_with_ones(federation.clients), truth=truth, held_out=held_out)
 
 
 def _with_ones(clients: Clients) -> Clients:

@@ -41,6 +41,13 @@ class Result:
     diagnostics : Diagnostics or None
         Whether the clusters are apart, which clients could belong to another one, whether the start was unique, and
         whether the bound on Byzantine clients was reached; `diagnostics.lines(names)` says it in words.
+    personal : ndarray of shape (m, d) or None
+        The model of every client, shrunk towards that of its cluster; None without `personalise="shrink"`.
+    clients : list of dict
+        One row per client, where samples were held out: its cluster, and the held-out scores of its cluster's model, of
+        its personal one, of one model for all, and of what it could have alone, and which of them is best.
+    comparison : str
+        For how many clients the fitted models are better than what they could have alone, in words.
     names : tuple of str
         The names of the clients.
 
@@ -59,6 +66,9 @@ class Result:
     audit: list[Row] = field(repr=False)
     metrics: Metrics
     diagnostics: Diagnostics | None = field(repr=False)
+    personal: NDArray[Any] | None = field(repr=False)
+    clients: list[Row] = field(repr=False)
+    comparison: str
     names: tuple[str, ...] = field(repr=False)
     _task: Task = field(repr=False)
     _task_name: str | None = field(repr=False)
@@ -73,6 +83,14 @@ class Result:
         client : int or str
             Its number, in the order of `names`, or its name.
         """
+        number = self._number_of(client)
+        cluster = int(self.labels[number])
+        if cluster < 0:
+            raise ValueError(f"client: {self.names[number]} is in no cluster")
+        return cluster
+
+    def _number_of(self, client: int | str) -> int:
+        """The number of a client, by its number or its name."""
         if isinstance(client, str):
             if client not in self.names:
                 near = difflib.get_close_matches(client, self.names, n=1)
@@ -81,13 +99,10 @@ class Result:
             client = self.names.index(client)
         if not 0 <= client < len(self.labels):
             raise ValueError(f"client: must be from 0 to {len(self.labels) - 1}, got {client}")
-        cluster = int(self.labels[client])
-        if cluster < 0:
-            raise ValueError(f"client: {self.names[client]} is in no cluster")
-        return cluster
+        return client
 
     def predict(self, x: ArrayLike, *, client: int | str | None = None, cluster: int | None = None) -> NDArray[Any]:
-        """The targets that the model of a client's cluster predicts.
+        """The targets that the model of a client predicts: its personal one or, without one, that of its cluster.
 
         Parameters
         ----------
@@ -96,7 +111,7 @@ class Result:
         client : int or str
             A client of the fit, by its number or its name.
         cluster : int
-            A cluster, in the place of a client.
+            A cluster, in the place of a client: the model of the cluster predicts.
 
         Returns
         -------
@@ -105,16 +120,25 @@ class Result:
         """
         if (client is None) == (cluster is None):
             raise ValueError("predict: name a client or a cluster, and not both")
-        chosen = self.cluster_of(client) if client is not None else cluster
-        assert chosen is not None
-        if not 0 <= chosen < len(self.centres):
-            raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
+        model = self._model_of(client, cluster)
         values = self._features(x)
         task = self._task_on(values, np.zeros(len(values)))
         if not hasattr(task, "predict"):
             raise ValueError("predict: this task predicts nothing; see centres")
         features = task.clients.features
-        return as_numpy(task.predict(like(self.centres[chosen], features), features))
+        return as_numpy(task.predict(like(model, features), features))
+
+    def _model_of(self, client: int | str | None, cluster: int | None) -> NDArray[Any]:
+        """(d,): the model of a client or of a cluster."""
+        if client is not None and self.personal is not None:
+            found: NDArray[Any] = self.personal[self._number_of(client)]
+            return found
+        chosen = self.cluster_of(client) if client is not None else cluster
+        assert chosen is not None
+        if not 0 <= chosen < len(self.centres):
+            raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
+        found = self.centres[chosen]
+        return found
 
     def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> int:
         """The cluster whose model has the lowest loss on the samples of a new client.

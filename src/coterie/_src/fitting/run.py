@@ -20,13 +20,13 @@ from coterie._src.arrays import Array, as_numpy, like, namespace
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, Federation
 from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
-from coterie._src.experiments.methods import METHODS, Method, custom_method
+from coterie._src.experiments.methods import METHODS, Method, custom_method, with_personal_models
 from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.setup import TrialSetup
 from coterie._src.experiments.starts import STARTS, asks, is_file
 from coterie._src.experiments.toml import explain
-from coterie._src.experiments.trial import compare, run_method
-from coterie._src.fitting.inputs import Data, as_federation, as_task, named, whole_number, without_test
+from coterie._src.experiments.trial import compare, judged_clients, run_method, run_methods
+from coterie._src.fitting.inputs import Data, as_federation, as_task, named, whole_number, with_holdout, without_test
 from coterie._src.fitting.result import Result
 from coterie._src.simulation import stream
 from coterie._src.tasks import TASKS, Task
@@ -87,6 +87,7 @@ def fit(
     intercept: bool | None = None,
     target: str | None = None,
     classes: int | None = None,
+    holdout: float | None = None,
     dtype: Literal["float32", "float64"] = "float64",
     three_stage: Mapping[str, Any] | None = None,
     on_round: Callable[[], None] = lambda: None,
@@ -120,6 +121,10 @@ def fit(
         The target column of the files of a folder.
     classes : int, optional
         Number of classes of the softmax task; by default one more than the largest target.
+    holdout : float, optional
+        Fraction of each client's samples that is held out, drawn at random: `result.metrics` and `result.clients` then
+        have scores on samples that no method has seen. By default 0.25 for a mapping, a folder, a file or a frame, and
+        0 for `Clients` and `Federation`; 0 learns from all samples.
     dtype : "float32" or "float64", default "float64"
         Precision of data that come from a mapping or a folder.
     three_stage : mapping, optional
@@ -128,7 +133,8 @@ def fit(
         Called after every round.
     **options
         Every other option of a method, by the names of the table `[algorithm]` of `coterie config`: `rounds`, `init`,
-        `step`, `trim`, …
+        `step`, `trim`, `personalise`, … By default `personalise` is "shrink" for a mapping, a folder, a file or a
+        frame: every client also gets a model of its own, shrunk towards that of its cluster.
 
     Returns
     -------
@@ -145,15 +151,21 @@ def fit(
     """
     seed = whole_number("seed", seed, 0)
     federation, added = as_federation(clients, task, target, intercept, dtype)
+    own_data = not isinstance(clients, Clients | Federation)
+    federation = with_holdout(federation, (0.25 if own_data else 0.0) if holdout is None else holdout, seed)
     found, task_name, classes = as_task(task, federation.clients, classes)
     if not hasattr(found, "accuracies"):
         federation = without_test(federation)
     chosen = _method(method, options, three_stage)
     if not found.has_curvatures:
         options.setdefault("init", "fresh" if hasattr(found, "fresh") else "spectral")
+    if own_data and isinstance(method, str):
+        options = {"personalise": "shrink", "coordinates": "hessian", **options}
     bounds = {"clusters": "auto" if _is_auto(clusters) else "known", "max_byzantine": max_byzantine}
     section: AlgorithmSection = _section(AlgorithmSection, {**bounds, **options})
     stages: ThreeStageSection = _section(ThreeStageSection, dict(three_stage or {}), "three_stage.")
+    if section.personalise == "shrink" and chosen.base is None and not chosen.needs_truth:
+        chosen = with_personal_models(chosen)
     count = _cluster_count(clusters, chosen, section, federation.clients)
     _check_truth(federation, found, chosen, section, stages, attack, count)
     _check_task(found, federation.clients, task_name, section, stages)
@@ -171,13 +183,17 @@ def fit(
         attack=attack,
         start=example,
         origin=origin,
+        held_out=federation.held_out,
     )
+    methods = [chosen] if chosen.base is None else [chosen.base, chosen]
     try:
         with threadpool_limits(limits=1), np.errstate(all="ignore"):
             if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
-            result = run_method(chosen, setup, on_round=on_round)
+            results = run_methods(methods, setup, on_round=on_round)
+            result = results[chosen.name]
             _judge(result, setup)
+            rows, sentences = judged_clients(methods, results, setup)
     except ValueError as error:  # options have no table here
         raise ValueError(str(error).removeprefix("algorithm.")) from None
     return Result(
@@ -188,6 +204,9 @@ def fit(
         result.audit,
         result.metrics,
         result.diagnostics,
+        result.personal,
+        rows,
+        sentences.get(chosen.name, ""),
         federation.clients.names,
         found,
         task_name,
@@ -290,7 +309,7 @@ def _check_truth(
             f"clients: the centres of the truth must have {task.dim} columns, as those of the task, or none, "
             f"got {truth.centres.shape[1]}"
         )
-    if attack is not None and truth is None:
+    if attack is not None and truth is None and federation.byzantine is None:
         raise ValueError("attack: needs a Federation whose truth says which clients are Byzantine")
     if method.needs_truth and truth is None:
         raise ValueError(f"method: {method.name} needs a Federation with a truth")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from numpy.random import Generator
 from pydantic import AfterValidator, Field
 
-from coterie._src.data import Clients, Federation, feature_names, read_folder
+from coterie._src.data import Clients, Federation, feature_names, hold_out, read_folder
+from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.problems.base import KIND, Problem
 from coterie._src.tasks import TASKS, Task
 
@@ -19,6 +21,10 @@ class Folder(Problem):
     """A folder with one .csv, .parquet or .npz file per client."""
 
     has_truth: ClassVar[bool] = False
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "algorithm": {"init": "spectral", "coordinates": "hessian", "personalise": "shrink"},
+        "run": {"methods": ["coterie", "global", "local"], "trials": 1},
+    }
 
     kind: Literal["folder"] = Field("folder", description=KIND)
     dtype: Literal["float32", "float64"] = Field("float64", description="precision of data, updates and centres")
@@ -36,9 +42,21 @@ class Folder(Problem):
     )
     classes: int = Field(2, ge=2, description="number of classes of the softmax task")
     intercept: bool = Field(False, description="add a feature that is always 1")
+    holdout: float = Field(
+        0.25, ge=0, lt=1, description="fraction of each client's samples that no method sees, for evaluation; 0: none"
+    )
+    byzantine: float = Field(
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="for a rehearsal: fraction of the clients, drawn at random, that send what [attack] says",
+    )
 
     def draw(self, rng: Generator) -> Federation:
-        return Federation(self.own_clients(self.path))
+        clients, held_out = hold_out(self.own_clients(self.path), self.holdout, rng)
+        byzantine = np.zeros(clients.count, dtype=np.bool_)
+        byzantine[rng.permutation(clients.count)[: byzantine_count(clients.count, self.byzantine)]] = True
+        return Federation(clients, held_out=held_out, byzantine=byzantine)
 
     def own_clients(self, path: str) -> Clients:
         """The clients of a folder, or the one client of a file."""
