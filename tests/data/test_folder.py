@@ -77,12 +77,17 @@ def test_a_byte_order_mark_and_spaces_are_no_trouble(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x,y\n1,2\n3,four\n", "column 'y', row 2: 'four' is not a number"),
-        ("x,y\n1,2\n,4\n", "column 'x', row 2: '' is not a number"),
-        ("x,y\n1,nan\n", "column 'y', row 1: nan is not a finite number"),
-        ("x,y\n1,2\n3,1e999\n", "column 'y', row 2: inf is not a finite number"),
-        ("x,y\n1,2\n3,1e30\n", "column 'y', row 2: 1e+30 is too large for float32"),
-        ("x,y\n1,2\n3\n", "row 2 has 1 cells, the header names 2 columns"),
+        ("x,y\n1,2\n3,four\n", "column 'y', row 3: 'four' is not a number"),
+        ("x,y\n1,2\n\n3,four\n", "column 'y', row 4: 'four' is not a number"),
+        ('x,y\n1,2\n"3\n",four\n', "column 'y', row 3: 'four' is not a number"),
+        ("x,y\n1,2\n3,\n", "column 'y', row 3: is missing, and every sample needs a target"),
+        ("x,y\n1,nan\n", "column 'y', row 2: is missing"),
+        ("x,y\n1,2\n3,1e999\n", "column 'y', row 3: inf is not a finite number"),
+        ("x,y\n1,2\n1e999,2\n", "column 'x', row 3: inf is not a finite number"),
+        ("x,y\n1,2\n3,1e30\n", "column 'y', row 3: 1e+30 is too large: rescale it"),
+        ("x,y\n1,2\n3\n", "row 3 has 1 cells, the header names 2 columns"),
+        ("x;y\n3,5;2\n", "column 'x', row 2: '3,5' has a comma; write numbers with a decimal point"),
+        ("x,y\n2020-01-31,2\n", "column 'x' holds dates or times; turn it into a number"),
         ("x,y\n", "holds no sample"),
         ("", "is empty"),
         ("x\n1\n", "no column 'y', which a.csv has"),
@@ -113,10 +118,13 @@ def test_only_a_target(tmp_path: Path) -> None:
 
 def test_parquet_faults(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"x": [1.0, None], "y": [1.0, 2.0]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a\.parquet: column 'x', row 2: nan is not a finite number"):
-        read_folder(tmp_path, "y")
+    with pytest.raises(ValueError, match=r"a\.parquet: column 'x', row 2: is missing"):
+        read_folder(tmp_path, "x")
     parquet.write_table(arrow.table({"x": ["one"], "y": [1.0]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a\.parquet: column 'x', row 1: holds string, not numbers"):
+    with pytest.raises(ValueError, match=r"a\.parquet: column 'x', row 1: 'one' is not a number"):
+        read_folder(tmp_path, "x")
+    parquet.write_table(arrow.table({"x": [[1.0]], "y": [1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet: column 'x': holds List.*, not numbers or text"):
         read_folder(tmp_path, "y")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(ValueError, match=r"a\.parquet: cannot be read as Parquet"):
@@ -128,7 +136,7 @@ def test_npz_faults_and_no_pickle(tmp_path: Path) -> None:
     np.savez(file, x=np.array([object()], dtype=object), y=np.array([1.0]))
     with pytest.raises(ValueError, match=r"a\.npz: cannot be read as .npz"):
         read_folder(tmp_path, "y")
-    np.savez(file, x=np.array(["text"]), y=np.array([1.0]))
+    np.savez(file, x=np.array([["text"]]), y=np.array([1.0]))
     with pytest.raises(ValueError, match="array 'x' must hold numbers"):
         read_folder(tmp_path, "y")
     np.savez(file, x=np.zeros(2), y=np.zeros(3))

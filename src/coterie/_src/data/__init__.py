@@ -1,7 +1,16 @@
 """Who the clients are, and the ground truth that travels beside their data."""
 
 from coterie._src.data.clients import Block, Clients, Federation, HeldOut, Truth, hold_out
-from coterie._src.data.folder import feature_names, read_folder, rescaled
+from coterie._src.data.encoding import Encoding, learn_encoding
+from coterie._src.data.folder import (
+    OwnData,
+    encoded,
+    feature_names,
+    read_folder,
+    read_tables,
+    rescaled,
+    wanted_columns,
+)
 from coterie._src.data.images import (
     held_out,
     image_federation,
@@ -14,19 +23,27 @@ from coterie._src.data.images import (
     split_iid,
 )
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
+from coterie._src.data.tables import RawTable, client_tables, is_frame, stamp
 from coterie._src.data.tabular import tabular
 
 __all__ = [
     "Block",
     "Clients",
+    "Encoding",
     "Federation",
     "HeldOut",
+    "OwnData",
+    "RawTable",
     "Truth",
+    "client_tables",
+    "encoded",
     "feature_names",
     "gaussian_means",
     "held_out",
     "hold_out",
     "image_federation",
+    "is_frame",
+    "learn_encoding",
     "mixed_regression",
     "permuted_labels",
     "poisson_means",
@@ -34,9 +51,12 @@ __all__ = [
     "read_folder",
     "read_idx",
     "read_images",
+    "read_tables",
     "rescaled",
     "rotated",
     "split_dirichlet",
     "split_iid",
+    "stamp",
     "tabular",
+    "wanted_columns",
 ]
