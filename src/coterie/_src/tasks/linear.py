@@ -25,7 +25,7 @@ from coterie._src.kernels.elkan import AssignmentCache
 from coterie._src.kernels.squared_loss import RegressionData
 from coterie._src.tasks import shrinkage
 from coterie._src.tasks.base import Response, assign
-from coterie._src.tasks.shrinkage import Anchor
+from coterie._src.tasks.shrinkage import Anchor, Shrunk
 
 WELL_CONDITIONED = 1e-6
 """If the inverse condition number of the Gram matrix is larger, its Cholesky factor gives ten correct digits."""
@@ -251,9 +251,7 @@ class LinearModel:
 
     def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
         """As `coterie._src.client.personalise`."""
-        if not self.loss.square:
-            raise ValueError("task: personal models are known for the squared loss and the mean")
-        return personal_regressions(self.clients, centres, labels)
+        return personal_regressions(self.clients, centres, labels, self.loss)
 
     def curvatures(self) -> Floats:
         return self._curvatures
@@ -279,17 +277,22 @@ class LinearModel:
 
 
 def personal_regressions(
-    clients: Clients, centres: Array | None, labels: Ints | None
+    clients: Clients, centres: Array | None, labels: Ints | None, loss: Loss
 ) -> tuple[Array, Floats, tuple[Anchor, ...]]:
-    """The models of all clients for the squared loss, their shrinkage and their anchors."""
+    """The models of all clients, their shrinkage and their anchors."""
+
+    def towards(anchor: Floats | None) -> Shrunk:
+        if loss.square:
+            return shrinkage.shrunk_regression(x, *data, anchor, intercept)
+        return shrinkage.shrunk_classifier(x, *data, anchor, intercept, loss)
+
     intercept, fits = shrinkage.intercept_column(clients.features), []
     for client, anchor in enumerate(shrinkage.anchors_of(centres, labels, clients.count)):
         features, targets = (as_numpy(part) for part in clients.samples(client))
         others = features if intercept is None else np.delete(features, intercept, axis=1)
         x = shrinkage.decomposed(others, intercept is not None)
         data = features.astype(np.float64), targets.astype(np.float64)
-        near = None if anchor is None else shrinkage.shrunk_regression(x, *data, anchor, intercept)
-        fits.append(shrinkage.preferred(near, shrinkage.shrunk_regression(x, *data, None, intercept)))
+        fits.append(shrinkage.preferred(None if anchor is None else towards(anchor), towards(None)))
     return shrinkage.collected(fits, clients.features if centres is None else centres)
 
 

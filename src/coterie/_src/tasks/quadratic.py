@@ -142,7 +142,7 @@ class Quadratic:
     def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
         """As `coterie._src.client.personalise`."""
         if self.grams is not None:
-            return personal_regressions(self.clients, centres, labels)
+            return personal_regressions(self.clients, centres, labels, squared_loss())
         fits = []
         for client, anchor in enumerate(shrinkage.anchors_of(centres, labels, self.clients.count)):
             samples = as_numpy(self.clients.samples(client)[0]).astype(np.float64)
