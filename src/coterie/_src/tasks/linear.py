@@ -23,7 +23,9 @@ from coterie._src.data.clients import Block
 from coterie._src.kernels import squared_loss as kernel
 from coterie._src.kernels.elkan import AssignmentCache
 from coterie._src.kernels.squared_loss import RegressionData
+from coterie._src.tasks import shrinkage
 from coterie._src.tasks.base import Response, assign
+from coterie._src.tasks.shrinkage import Anchor, Shrunk
 
 WELL_CONDITIONED = 1e-6
 """If the inverse condition number of the Gram matrix is larger, its Cholesky factor gives ten correct digits."""
@@ -247,6 +249,10 @@ class LinearModel:
             found[client] = self.minimise(as_numpy(x), as_numpy(y), ridge)
         return like(found, self.clients.features)
 
+    def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
+        """As `coterie._src.client.personalise`."""
+        return personal_regressions(self.clients, centres, labels, self.loss)
+
     def curvatures(self) -> Floats:
         return self._curvatures
 
@@ -268,6 +274,26 @@ class LinearModel:
             for a, b in np.ndindex(self.loss.outputs, self.loss.outputs):
                 together[:, :, a, :, b] = weighted_moments(features, seconds[..., a, b])
         return found
+
+
+def personal_regressions(
+    clients: Clients, centres: Array | None, labels: Ints | None, loss: Loss
+) -> tuple[Array, Floats, tuple[Anchor, ...]]:
+    """The models of all clients, their shrinkage and their anchors."""
+
+    def towards(anchor: Floats | None) -> Shrunk:
+        if loss.square:
+            return shrinkage.shrunk_regression(x, *data, anchor, intercept)
+        return shrinkage.shrunk_classifier(x, *data, anchor, intercept, loss)
+
+    intercept, fits = shrinkage.intercept_column(clients.features), []
+    for client, anchor in enumerate(shrinkage.anchors_of(centres, labels, clients.count)):
+        features, targets = (as_numpy(part) for part in clients.samples(client))
+        others = features if intercept is None else np.delete(features, intercept, axis=1)
+        x = shrinkage.decomposed(others, intercept is not None)
+        data = features.astype(np.float64), targets.astype(np.float64)
+        fits.append(shrinkage.preferred(None if anchor is None else towards(anchor), towards(None)))
+    return shrinkage.collected(fits, clients.features if centres is None else centres)
 
 
 def second_moments(clients: Clients) -> Floats:

@@ -14,8 +14,17 @@ from coterie._src.data import Clients
 from coterie._src.kernels import squared_loss as kernel
 from coterie._src.kernels.elkan import AssignmentCache
 from coterie._src.kernels.squared_loss import RegressionData
+from coterie._src.tasks import shrinkage
 from coterie._src.tasks.base import Response, assign
-from coterie._src.tasks.linear import LinearModel, gram_curvatures, least_squares, second_moments, squared_loss
+from coterie._src.tasks.linear import (
+    LinearModel,
+    gram_curvatures,
+    least_squares,
+    personal_regressions,
+    second_moments,
+    squared_loss,
+)
+from coterie._src.tasks.shrinkage import Anchor
 
 BLOCK = 1 << 22
 """The number of values in the temporary arrays of a block of clients."""
@@ -129,6 +138,17 @@ class Quadratic:
             grams = self.grams[block]
             found[block] = xp.linalg.solve(grams + penalty, grams @ self.minima[block][:, :, None])[:, :, 0]
         return found
+
+    def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
+        """As `coterie._src.client.personalise`."""
+        if self.grams is not None:
+            return personal_regressions(self.clients, centres, labels, squared_loss())
+        fits = []
+        for client, anchor in enumerate(shrinkage.anchors_of(centres, labels, self.clients.count)):
+            samples = as_numpy(self.clients.samples(client)[0]).astype(np.float64)
+            near = None if anchor is None else shrinkage.shrunk_mean(samples, anchor)
+            fits.append(shrinkage.preferred(near, shrinkage.shrunk_mean(samples, None)))
+        return shrinkage.collected(fits, self.clients.features if centres is None else centres)
 
     def curvatures(self) -> Floats:
         if self.grams is None:  # the Hessian is 2·I, without sampling error
