@@ -24,6 +24,9 @@ from coterie._src.tasks import linear_regression
 
 METHODS = list(ct.registered("methods"))
 
+PLAIN: dict[str, Any] = {"holdout": 0, "personalise": "none"}
+"""All samples, and no personal models: what data of one's own have where one asks for it."""
+
 
 def federation(seed: int = 0, **changes: Any) -> ct.Federation:
     shape: dict[str, Any] = {"clients": 24, "clusters": 2, "samples": 30, "dim": 6, "byzantine": 0.1}
@@ -145,14 +148,14 @@ def test_three_stage_options_and_a_worst_attack_are_those_of_a_trial() -> None:
 
 def test_names_change_nothing_and_the_order_only_the_order() -> None:
     clients = regression_clients()
-    first = ct.fit(clients, clusters=2)
-    renamed = ct.fit({f"n{i}": data for i, data in enumerate(clients.values())}, clusters=2)
+    first = ct.fit(clients, clusters=2, **PLAIN)
+    renamed = ct.fit({f"n{i}": data for i, data in enumerate(clients.values())}, clusters=2, **PLAIN)
     assert renamed.centres.tobytes() == first.centres.tobytes()
     assert np.array_equal(renamed.labels, first.labels)
     assert renamed.rounds == first.rounds
     assert [row["client"] for row in renamed.audit] == [f"n{i}" for i in range(12)]
     order = [5, 0, 3, 11, 1, 2, 4, 10, 9, 8, 7, 6]
-    shuffled = ct.fit({f"site {i}": clients[f"site {i}"] for i in order}, clusters=2)
+    shuffled = ct.fit({f"site {i}": clients[f"site {i}"] for i in order}, clusters=2, **PLAIN)
     assert shuffled.names == tuple(f"site {i}" for i in order)
     by_name = dict(zip(shuffled.names, shuffled.labels, strict=True))
     pairs = {(by_name[name], label) for name, label in zip(first.names, first.labels, strict=True)}
@@ -177,7 +180,7 @@ def test_a_mapping_an_equal_folder_and_equal_clients_give_the_same_bits(tmp_path
     for name, (x, y) in clients.items():
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     names = sorted(clients)
-    mapped = ct.fit({name: clients[name] for name in names}, clusters=2)
+    mapped = ct.fit({name: clients[name] for name in names}, clusters=2, **PLAIN)
     ones = [np.column_stack([clients[name][0], np.ones(20)]) for name in names]
     flat = ct.Clients(
         np.concatenate(ones),
@@ -185,7 +188,8 @@ def test_a_mapping_an_equal_folder_and_equal_clients_give_the_same_bits(tmp_path
         np.full(12, 20),
         tuple(names),
     )
-    for other in (ct.fit(str(tmp_path), clusters=2), ct.fit(tmp_path, clusters=2), ct.fit(flat, clusters=2)):
+    for source in (str(tmp_path), tmp_path, flat):
+        other = ct.fit(source, clusters=2, **PLAIN)
         assert other.centres.tobytes() == mapped.centres.tobytes()
         assert np.array_equal(other.labels, mapped.labels)
         assert other.names == tuple(names)
@@ -256,7 +260,7 @@ def test_means() -> None:
     for client in range(20):
         x, _ = drawn.clients.samples(client)
         assert result.assign(x) == result.labels[client]
-    mapped = ct.fit({str(i): drawn.clients.samples(i)[0] for i in range(20)}, "mean", 2, 0.1, dtype="float32")
+    mapped = ct.fit({str(i): drawn.clients.samples(i)[0] for i in range(20)}, "mean", 2, 0.1, dtype="float32", **PLAIN)
     assert mapped.centres.tobytes() == result.centres.tobytes()  # no intercept
     with pytest.raises(ValueError, match="predicts nothing"):
         result.predict(np.zeros((1, 5)), cluster=0)
@@ -372,7 +376,7 @@ def test_what_a_result_holds() -> None:
 
 def test_predictions_are_those_of_the_cluster_s_model() -> None:
     clients = regression_clients()
-    result = ct.fit(clients, clusters=2)
+    result = ct.fit(clients, clusters=2, **PLAIN)
     x = np.random.default_rng(1).standard_normal((7, 3))
     for place, name in enumerate(clients):
         cluster = result.cluster_of(name)

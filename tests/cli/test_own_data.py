@@ -40,11 +40,11 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     again = coterie("run", "../o/config.toml", "--json", cwd=tmp_path / "elsewhere")  # its paths are whole
     assert (again.returncode, again.stderr) == (0, "")
     idle = coterie("run", "../o/config.toml", "--set", "attack.kind=alie", "--json", cwd=tmp_path / "elsewhere")
-    assert idle.stderr == "note: attack: changes nothing, since no client of a folder is known to be Byzantine\n"
+    assert idle.stderr == "note: attack: changes nothing, since problem.byzantine is 0\n"
     (clients / "site05.csv").write_text("dose,response\n1,x\n")
     done = coterie("run", *options, "--set", "problem.target=response", cwd=tmp_path)
     assert done.returncode == 2
-    assert "site05.csv: column 'response', row 1: 'x' is not a number" in done.stderr
+    assert "site05.csv: column 'response', row 2: 'x' is not a number" in done.stderr
 
 
 def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
@@ -58,6 +58,7 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
             table = "\n".join(",".join(f"{value:.6g}" for value in row) for row in zip(*columns, strict=True))
             (tmp_path / kind / f"site{site}.csv").write_text(f"dose,age,y\n{table}\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.intercept=true"]
+    options += ["--set", "algorithm.coordinates=auto"]
     alone = coterie("run", *options, "--method", "coterie", "--set", "problem.path=raw", "--out", "alone", cwd=tmp_path)
     assert (alone.returncode, "note" in alone.stderr) == (0, False)  # it takes the columns as they are
     options += ["--method", "coterie", "--method", "brifca-median", "--trials", "1", "--json"]
@@ -92,6 +93,7 @@ def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path
         lines = "\n".join(f"{a:.6f},{b:.6f},{c:.6f}" for a, b, c in zip(x, z, y, strict=True))
         (tmp_path / "pa" / f"site{site}.csv").write_text(f"pressure,z,y\n{lines}\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.path=pa"]
+    options += ["--set", "algorithm.coordinates=auto"]
     options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.max_byzantine=0.1"]
     told = coterie("run", *options, "--method", "brifca-median", "--json", cwd=tmp_path).stderr
     proposed = shlex.split(told[told.index("--set") :])

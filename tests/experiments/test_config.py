@@ -98,7 +98,9 @@ def test_a_mistake_is_one_line_that_names_the_key(override: str, expected: str) 
 
 def test_mistakes_of_a_folder_problem() -> None:
     base = {"problem": {"kind": "folder", "path": "clients"}}
-    assert parse_config(base).methods == [name for name in compared_methods() if name != "oracle"]
+    assert parse_config(base).methods == ["coterie", "coterie+own", "global", "global+own", "local", "local+own"]
+    everything = {**base, "run": {"methods": compared_methods()}, "algorithm": {"personalise": "none"}}
+    assert parse_config(everything).methods == [name for name in compared_methods() if name != "oracle"]
     for section, keys, expected in (
         ("algorithm", {"init": "warm"}, "algorithm.init: warm needs the true centres"),
         ("three_stage", {"first": "truth"}, "three_stage.first: truth needs the true labels"),
