@@ -95,7 +95,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
     (arguments,) = [rest for _, rest in COMMANDS if "problem.kind=folder" in rest]
     done = coterie("run", *shlex.split(arguments), "--trials", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "brifca-median" in done.stdout
+    assert "coterie+own" in done.stdout
 
 
 @pytest.mark.parametrize(

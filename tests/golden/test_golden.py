@@ -14,6 +14,9 @@ from golden.cases import FILE, cases, digest, machine
 
 ROUNDING_ERRORS = ("as-published",)
 """Cases whose numbers are rounding errors, the inverse of a singular matrix in float32: each processor has its own."""
+DECIDED_BY_ROUNDING = ("numpy alie", "torch alie", "adam", "disguised", "hop", "sweep")
+"""Cases in which `coterie`, given 20 samples of 24 features, takes a discrete decision by the last digits of a float32:
+which of two centres comes first, which of two equal Byzantine replies is filtered. Each processor has its own."""
 PINNED = json.loads(FILE.read_text(encoding="utf-8"))
 CASES = dict(cases())
 
@@ -35,6 +38,15 @@ def assert_close(found: Any, expected: Any, place: str) -> None:
         assert found == expected, place
 
 
+def without(method: str, result: Any) -> Any:
+    """The result without what one method found."""
+    if isinstance(result, dict):
+        return {name: without(method, rest) for name, rest in result.items() if name != method}
+    if isinstance(result, list):
+        return [without(method, one) for one in result if not (isinstance(one, dict) and one.get("method") == method)]
+    return result
+
+
 def test_every_case_is_pinned() -> None:
     assert list(CASES) == list(PINNED["results"])
     assert all(digest(found) == PINNED["sha256"][name] for name, found in PINNED["results"].items())
@@ -44,7 +56,9 @@ def test_every_case_is_pinned() -> None:
 def test_the_numbers_do_not_move(name: str) -> None:
     if machine() != PINNED["machine"] and name in ROUNDING_ERRORS:
         pytest.skip("rounding errors of another processor")
-    found = json.loads(json.dumps(CASES[name]()))
-    assert_close(found, PINNED["results"][name], name)
+    found, expected = json.loads(json.dumps(CASES[name]())), PINNED["results"][name]
+    if machine() != PINNED["machine"] and name in DECIDED_BY_ROUNDING:
+        found, expected = without("coterie", found), without("coterie", expected)
+    assert_close(found, expected, name)
     if machine() == PINNED["machine"]:
         assert digest(found) == PINNED["sha256"][name], f"{name}: within rounding, but not the same bits"

@@ -104,7 +104,7 @@ def test_the_coordinates_do_not_depend_on_those_of_the_parameters(
     matrices, matrix = hessians(rng, client_means), mixing(rng, number)
     before, after = conditioned(matrices), conditioned(matrix.T @ matrices @ matrix)
     relation = before.coordinates.inverse @ matrix @ after.coordinates.basis
-    np.testing.assert_allclose(np.abs(relation), np.eye(DIM), atol=1e-6)
+    np.testing.assert_allclose(np.abs(relation), np.eye(DIM), atol=1e-5)  # rounding × the square of 1e4
     signs = np.sign(np.diag(relation))
     np.testing.assert_allclose(after.hessians * signs * signs[:, None], before.hessians, atol=1e-4)
     np.testing.assert_allclose(after.leverages, before.leverages, rtol=1e-6)

@@ -64,7 +64,7 @@ def test_without_a_truth_the_movement_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_is_not_a_number(uneven: list[TrialResult]) -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(as_table(summarise(uneven), "a title"))
     text = console.export_text()
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
