@@ -87,7 +87,8 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
             raise ValueError(f"labels must be from -1 to {len(centres) - 1}, got {labels.min()} to {labels.max()}")
     personalised = getattr(task, "personalised", None)
     if personalised is not None:
-        return Personal(*personalised(centres, labels))
+        with np.errstate(over="ignore", invalid="ignore"):  # of an absurd centre, which is then not chosen
+            return Personal(*personalised(centres, labels))
     kept = np.full(count, -1) if labels is None else labels
     models = like(np.zeros((count, task.dim)), task.clients.features if centres is None else centres)
     if (kept < 0).any():
