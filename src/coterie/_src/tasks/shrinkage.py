@@ -3,8 +3,8 @@
 The client's parameter is θ = θ_anchor + δ with δ ~ N(0, τ²S), and the noise has variance σ². Given n rows, the
 posterior mean of δ is a ridge fit of the residuals y − Xθ_anchor with penalty λ = σ²/(nτ²), and λ is not known. All
 values of a grid, 0 and infinity included, come from one decomposition of X, with their leave-one-out residuals; the fit
-that is returned is their mean with the weights of their marginal likelihood (empirical Bayes). A single λ, the one of
-the lowest leave-one-out error, follows the noise more closely and predicts worse.
+that is returned is their mean with the weights of their marginal likelihood (empirical Bayes). The λ of the lowest
+leave-one-out error alone follows the noise more closely: it costs more where the anchor is the client's parameter.
 """
 
 from __future__ import annotations
