@@ -54,7 +54,7 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
     best fit to the rows is the one with the penalty λ‖θ − θ_j‖²_{S⁻¹}, λ = σ²/(nτ²): for τ = 0 the centre itself, for
     large n·τ² the client's own fit. τ and σ are not known, so λ is a mean over a grid, weighted by the marginal
     likelihood of the client's rows (empirical Bayes, of which the estimator of James and Stein, 1961, is the simplest
-    case; for a network the proximal local fit of Ditto, Li et al., 2021). The intercept and the slopes have a penalty
+    case; Ditto, Li et al., 2021, has the same penalty with one λ for all clients). The intercept and the slopes have a penalty
     each, the slopes that of the client's standardised columns. What it costs where τ = 0 is of the order of σ²/n, and
     not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is shrunk
     towards its own mean; so a centre that is wrong by far does hardly any harm. Nothing leaves the client.
@@ -64,7 +64,7 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
 
     Parameters
     ----------
-    task : the clients' data and loss. A task without a method `personalised` keeps the models of the clusters; there a
+    task : the clients' data and loss. A task without a method `personalised`, such as a network, keeps the models of the clusters; there a
         client without a cluster has its local minimiser.
     centres : (k, dim), or None for the fits that are shrunk towards the clients' own means alone.
     labels : (m,), the cluster of each client, -1 for none.
@@ -87,7 +87,8 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
             raise ValueError(f"labels must be from -1 to {len(centres) - 1}, got {labels.min()} to {labels.max()}")
     personalised = getattr(task, "personalised", None)
     if personalised is not None:
-        return Personal(*personalised(centres, labels))
+        with np.errstate(over="ignore", invalid="ignore"):  # of an absurd centre, which is then not chosen
+            return Personal(*personalised(centres, labels))
     kept = np.full(count, -1) if labels is None else labels
     models = like(np.zeros((count, task.dim)), task.clients.features if centres is None else centres)
     if (kept < 0).any():

@@ -3,8 +3,8 @@
 The client's parameter is θ = θ_anchor + δ with δ ~ N(0, τ²S), and the noise has variance σ². Given n rows, the
 posterior mean of δ is a ridge fit of the residuals y − Xθ_anchor with penalty λ = σ²/(nτ²), and λ is not known. All
 values of a grid, 0 and infinity included, come from one decomposition of X, with their leave-one-out residuals; the fit
-that is returned is their mean with the weights of their marginal likelihood (empirical Bayes). A single λ, the one of
-the lowest leave-one-out error, follows the noise more closely and predicts worse.
+that is returned is their mean with the weights of their marginal likelihood (empirical Bayes). The λ of the lowest
+leave-one-out error alone follows the noise more closely: it costs more where the anchor is the client's parameter.
 """
 
 from __future__ import annotations
@@ -77,12 +77,15 @@ def decomposed(x: NDArray[Any], centred: bool) -> Decomposition:
     n, p = x.shape
     mean = x.mean(axis=0) if centred else np.zeros(p)
     offsets = x - mean
+    if centred:
+        offsets -= offsets.mean(axis=0)  # the first mean is rounded by as much as x is far from 0
     deviations = np.sqrt((offsets**2).mean(axis=0))
     # by the range and not by the deviations: the mean of equal numbers is rounded, and that rounding is not a spread
     used = (np.ptp(x, axis=0) if centred else np.abs(x).max(axis=0)) > ROUNDING * precision * np.abs(x).max(axis=0)
     scale = deviations[used]
     left, values, right = np.linalg.svd(offsets[:, used] / scale, full_matrices=False)
-    kept = values > precision * max(n, p) * values.max(initial=0.0)
+    kept = values > ROUNDING * precision * max(n, p) * values.max(initial=0.0)
+    kept[max(0, n - centred) :] = False
     return Decomposition(mean, used, scale, left[:, kept], values[kept], right[kept])
 
 
@@ -135,7 +138,7 @@ def evidence(found: Candidates, free: bool) -> Floats:
     intercepts = np.zeros(1) if free else np.minimum(found.intercepts, 1 - 1 / (n + 1))
     slopes = np.minimum(found.slopes, LARGEST_FACTOR)
     total = float(((found.residuals - found.middle) ** 2).sum() if free else (found.residuals**2).sum())
-    if not total > 0:
+    if not 0 < total < np.inf:  # the anchor is exact, or so wrong that squares overflow
         return _only_first((len(intercepts), len(slopes)))
     explained = (intercepts * n * found.middle**2)[:, None] + (slopes @ found.moments**2)
     unexplained = np.maximum(1 - explained / total, 0.0)
@@ -208,7 +211,7 @@ def shrunk_mean(samples: Floats, anchor: Floats | None) -> Shrunk:
         return Shrunk(start, float(anchor is not None), losses)
     total, own = float((offsets**2).sum()), n * float((middle**2).sum())
     weight: Floats = np.ones(1)
-    if anchor is not None and total > 0:
+    if anchor is not None and 0 < total < np.inf:
         likely = np.minimum(factors, 1 - 1 / (n + 1))
         unexplained = np.maximum(1 - likely * own / total, 0.0)
         rows = n * d
@@ -293,10 +296,13 @@ def shrunk_classifier(
 
 
 def preferred(cluster: Shrunk | None, own: Shrunk) -> tuple[Shrunk, Anchor]:
-    """The fit with the lower leave-one-out loss; the cluster's within `TOLERANCE` standard errors."""
+    """The fit with the lower loss of left-out rows; the cluster's within `TOLERANCE` standard errors, and for one row.
+
+    Losses that overflow are as those of a wrong centre: the own fit is taken.
+    """
     if cluster is None or not np.isfinite(cluster.model).all():
         return own, "own"
-    if not np.isfinite(own.losses).all():
+    if len(own.losses) == 1 or not np.isfinite(own.losses).all():
         return cluster, "cluster"
     with np.errstate(over="ignore", invalid="ignore"):
         excess = cluster.losses - own.losses
