@@ -165,8 +165,8 @@ def small_sweep(folder: Path) -> Result:
     database = Database(folder, create=True)
     sweep(jobs_left(grid, database), database, local_engine(1))
     rows = [
-        # nothing is held out here, so the scores on held-out samples are not numbers
-        {name: value for name, value in row.items() if name != "seconds" and not name.startswith("test_")}
+        # held-out scores and personal models came after these numbers were pinned, and there are none in this sweep
+        {k: v for k, v in row.items() if k not in ("seconds", "algorithm.personalise") and not k.startswith("test_")}
         for row in database.rows(grid.keys)
     ]
     database.close()
