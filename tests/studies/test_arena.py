@@ -33,9 +33,9 @@ def rows() -> list[Row]:
     return found
 
 
-def test_every_kind_of_attack_is_in_the_arena() -> None:
+def test_every_kind_of_attack_that_forges_replies_is_in_the_arena() -> None:
     kinds = {attack["kind"] for attack in ATTACKS.values()}
-    assert {payload.name for payload in PAYLOADS} == kinds
+    assert {payload.name for payload in PAYLOADS if payload.poison is None} == kinds
     for problem in (arena.FULL, arena.QUICK):
         assert all(alpha < 1 / (problem.clusters + 1) for alpha in problem.byzantine)
 

@@ -160,14 +160,14 @@ def test_a_short_local_fit_lowers_the_loss_from_a_common_start() -> None:
 def test_flipped_targets_and_targets_from_a_model() -> None:
     found = task([10, 10])
     assert found.clients.targets is not None
-    flipped = found.flipped().clients.targets
+    flipped = found.poisoned(lambda y, classes: classes - 1 - y).clients.targets
     assert torch.equal(flipped, found.clients.targets.max() - found.clients.targets)
     model = found.parameters()
     explained = found.with_targets_from(model)
     assert torch.equal(explained.clients.targets, found.outputs(model, found.clients.features).argmax(dim=1))
     numbers = Clients(torch.zeros(4, 3), torch.arange(4.0), np.array([4]))
     straight = tasks.module(lambda: nn.Linear(3, 1), lambda s, y: (s[:, 0] - y) ** 2)(numbers)
-    assert torch.equal(straight.flipped().clients.targets, -torch.arange(4.0))
+    assert torch.equal(straight.poisoned(lambda y, classes: classes - y).clients.targets, -torch.arange(4.0))
     assert straight.with_targets_from(straight.parameters()).clients.targets.shape == (4,)
 
 

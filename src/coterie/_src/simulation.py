@@ -38,7 +38,7 @@ class SimulatedNetwork:
 
     Parameters
     ----------
-    task : what the clients compute on their data.
+    task : what the clients compute on their data, before an attack poisons those of the Byzantine ones.
     is_byzantine : (m,).
     attack : what the Byzantine clients send instead; None: their honest replies.
     rng : the adversary's random generator.
@@ -58,6 +58,11 @@ class SimulatedNetwork:
         return self.task.clients.count
 
     @cached_property
+    def working_task(self) -> Task:
+        """What the clients compute, the Byzantine ones on the data that the attack gives them."""
+        return self.task if self.attack is None else self.attack.poisoned(self.task, self.is_byzantine)
+
+    @cached_property
     def _everyone(self) -> Ints:
         return np.arange(self.count)
 
@@ -67,7 +72,7 @@ class SimulatedNetwork:
 
     @cached_property
     def _byzantine_task(self) -> Task:
-        return self.task.on(self.task.clients.take(self._byzantine))
+        return self.working_task.on(self.working_task.clients.take(self._byzantine))
 
     @cached_property
     def _byzantine_cache(self) -> AssignmentCache | None:
@@ -89,7 +94,8 @@ class SimulatedNetwork:
             replies = few.gradients(centres, round, fixed, part, coordinates=coordinates)
             senders = asked[np.asarray(replies.clients)]
             return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
-        honest = respond(self.task, centres, None if labels is None else np.maximum(labels, 0), part, self.cache)
+        fixed = None if labels is None else np.maximum(labels, 0)
+        honest = respond(self.working_task, centres, fixed, part, self.cache)
         updates = cast(honest.updates, centres)
         return self._send(round, centres, honest.labels, updates, part, labels is not None, coordinates=coordinates)
 
@@ -106,14 +112,15 @@ class SimulatedNetwork:
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
 
     def hessians(self, centres: Array, labels: Ints) -> Replies:
-        return self._report(packed(self.task.hessians(centres, np.maximum(labels, 0))), "hessian")
+        return self._report(packed(self.working_task.hessians(centres, np.maximum(labels, 0))), "hessian")
 
     def sizes(self) -> Replies:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
         """The task on the samples of round t of T: those for choosing a cluster (half 0), or for updates (half 1)."""
-        return self.task if part is None else self.task.on(self.task.clients.part(2 * part[0] + half, 2 * part[1]))
+        task = self.working_task
+        return task if part is None else task.on(task.clients.part(2 * part[0] + half, 2 * part[1]))
 
     def _report(self, rows: Array, question: Question) -> Replies:
         return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, question=question)

@@ -27,6 +27,8 @@ PAYLOADS: tuple[Payload, ...] = (
     crafted.mimic,
     crafted.trimmed_mean_attack,
     payloads.label_flip,
+    payloads.scaled_targets,
+    payloads.noisy_targets,
     crafted.merge,
     crafted.cross_mimic,
     crafted.seed_capture,

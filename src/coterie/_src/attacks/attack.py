@@ -8,11 +8,12 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from coterie._src.arrays import Array, Ints, as_numpy, namespace
+from coterie._src.arrays import Array, Bools, Ints, as_numpy, like, namespace
 from coterie._src.attacks.base import Forgery, Payload, Target, View, as_payload, as_target
 from coterie._src.attacks.payloads import data_poisoning
 from coterie._src.attacks.targets import own
 from coterie._src.client import respond
+from coterie._src.tasks import Task
 
 WORST: Final = "worst"
 COARSE, FINE = 2.0 ** np.arange(-5, 6), 2.0 ** np.array([-0.75, -0.5, -0.25, 0.25, 0.5, 0.75])
@@ -51,6 +52,10 @@ class Attack:
     def __post_init__(self) -> None:
         object.__setattr__(self, "payload", as_payload(self.payload))
         object.__setattr__(self, "target", as_target(self.target))
+        payload = cast(Payload, self.payload)
+        if payload.poison is not None and (self.sleep or self.scale == WORST):
+            wrong = f"sleep must be 0, got {self.sleep}" if self.sleep else f"scale must be a number, got {self.scale}"
+            raise ValueError(f"{wrong}: the data of {payload.name} are poisoned once, before the first round")
 
     def __call__(self, view: View) -> Forgery:
         """What the Byzantine clients send instead of their honest replies."""
@@ -62,6 +67,27 @@ class Attack:
         if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
             return payload(view)
         return _worst(payload, view) if self.scale == WORST else payload(view, self.scale)
+
+    def poisoned(self, task: Task, is_byzantine: Bools) -> Task:
+        """The task on the data with which the clients compute: those of the Byzantine ones as the payload poisons them.
+
+        The task itself where the payload does not change data.
+        """
+        payload = cast(Payload, self.payload)
+        if (poison := payload.poison) is None or not is_byzantine.any():
+            return task
+        scale = payload.published_scale if self.scale is None else self.scale
+        assert isinstance(scale, int | float)
+        offsets = task.clients.offsets
+
+        def change(targets: Array, classes: int) -> Array:
+            found = namespace(targets).asarray(targets, copy=True)
+            for client in np.flatnonzero(is_byzantine).tolist():
+                rows = slice(int(offsets[client]), int(offsets[client + 1]))
+                found[rows] = like(poison(as_numpy(targets[rows]), classes, scale), targets)
+            return found
+
+        return task.poisoned(change)
 
     def _with_claims(self, view: View) -> View:
         """The view with the labels of the Byzantine clients set to the clusters that they claim."""

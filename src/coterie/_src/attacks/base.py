@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, cast
 from coterie._src.client import AssignmentCache, Response
@@ -119,6 +120,9 @@ class Payload:
     published_scale : the strength that its authors give, if it is one number.
     working_centres : (broadcast centres, strength) -> the centres at which the Byzantine clients compute, also when
         they choose their cluster; None: the broadcast centres.
+    poison : (targets of one Byzantine client, number of classes or 0, strength) -> the targets that this client has
+        instead, in all that it computes; where there are no targets, the same of its samples. It must return the same
+        for the same arguments, because a client may be asked in several processes. None: the data are not changed.
     arena : the attacks of the arena that use it.
     aliases : older names.
 
@@ -136,6 +140,7 @@ class Payload:
     forge: Callable[..., Forgery | tuple[Any, Any]]
     published_scale: float | None = None
     working_centres: Callable[[Array, float], Array] | None = None
+    poison: Callable[[NDArray[Any], int, float], NDArray[Any]] | None = None
     arena: tuple[Entry, ...] = ()
     aliases: tuple[str, ...] = ()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie._src.arrays import as_numpy, cast, like, namespace
 from coterie._src.attacks.base import Entry, Forgery, View, payload
@@ -86,17 +88,68 @@ def inner_product(view: View, scale: float = 0.5) -> Forgery:
 
 @payload("label-flip", "the gradient of their own data with flipped targets", arena=(Entry("label flip"),))
 def label_flip(view: View, scale: float = PAPER) -> Forgery:
-    """∇F_i(θ) on the client's own data with flipped targets: −y, or the class C − 1 − y (see `Task.flipped`).
+    """∇F_i(θ) on the client's own data with flipped targets: −y, or the class C − 1 − y.
 
-    `scale` is not used. Reference: Tolpegin, Truex, Gursoy and Liu, Data poisoning attacks against federated learning
-    systems, 2020.
+    Losses, curvatures and Hessians are those of the data as they are. `scale` is not used. Reference: Tolpegin, Truex,
+    Gursoy and Liu, Data poisoning attacks against federated learning systems, 2020.
     """
-    flipped = view.task.flipped()
+    flipped = view.task.poisoned(lambda targets, classes: classes - 1 - targets if classes else -targets)
     if view.question == "minimiser":
         return Forgery(view.claimed, cast(flipped.minimisers(), view.updates))
     if view.centres is None:
         return data_poisoning(view)
     return Forgery(view.claimed, view.gradients(flipped, view.centres, view.claimed))
+
+
+def _scaled_targets(targets: NDArray[Any], classes: int, scale: float) -> NDArray[Any]:
+    """scale·y, or the class C − 1 − y."""
+    found: NDArray[Any] = classes - 1 - targets if classes else scale * targets
+    return found
+
+
+def _noisy_targets(targets: NDArray[Any], classes: int, scale: float) -> NDArray[Any]:
+    """y + scale·s·N(0, 1), with s the standard deviation of y, in every column; or random classes.
+
+    The generator is seeded by the targets, so that the same data are poisoned in the same way in every round and in
+    every process.
+    """
+    exact = np.ascontiguousarray(targets, dtype=np.float64)
+    rng = np.random.default_rng(list(sha256(exact.tobytes()).digest()))
+    if classes:
+        return rng.integers(classes, size=targets.shape)
+    found: NDArray[Any] = exact + scale * exact.std(axis=0) * rng.standard_normal(targets.shape)
+    return found
+
+
+@payload(
+    "scaled-targets",
+    "the honest computation on scale·y instead of y, or on the opposite class",
+    published_scale=-3.0,
+    poison=_scaled_targets,
+)
+def scaled_targets(view: View, scale: float = -3.0) -> Forgery:
+    """∇F_i(θ) on data with the targets scale·y, or C − 1 − y of C classes; scale·z where there are no targets.
+
+    The data are poisoned before the first round, so that every answer of a Byzantine client, the cluster that it
+    chooses, its loss and its minimiser included, is the honest one on these data. Hessians of the linear models do not
+    depend on the targets.
+    """
+    return data_poisoning(view)
+
+
+@payload(
+    "noisy-targets",
+    "the honest computation on targets with noise of scale standard deviations, or on random classes",
+    published_scale=10.0,
+    poison=_noisy_targets,
+)
+def noisy_targets(view: View, scale: float = 10.0) -> Forgery:
+    """∇F_i(θ) on data with the targets y + scale·s·N(0, 1), s the standard deviation of the client's own targets.
+
+    Classes become uniformly random ones. The data are poisoned before the first round, as those of `scaled_targets`:
+    the noise of a client is the same in all rounds.
+    """
+    return data_poisoning(view)
 
 
 @payload(

@@ -72,7 +72,7 @@ def respond_to(question: Question, task: Task, attack: Attack | None = None, nod
     if question.kind == "gradient":
         labels = None if question.label == OWN_CHOICE else np.array([question.label])
         replies = network.gradients(centres, question.round, labels, question.part)
-        losses = np.sort(as_numpy(task.losses(centres))[0].astype(np.float64))
+        losses = np.sort(as_numpy(network.working_task.losses(centres))[0].astype(np.float64))
         loss, margin = float(losses[0]), float(losses[1] - losses[0]) if len(losses) > 1 else 0.0
     elif question.kind == "loss":
         replies = network.losses(centres, question.part, question.computing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -63,8 +64,11 @@ class Task(Protocol):
         """The same task on other clients (a subset, a part of the samples, a pool)."""
         ...
 
-    def flipped(self) -> Self:
-        """The same task on flipped data: −y, the opposite class, or −z where there is no target."""
+    def poisoned(self, change: Callable[[Array, int], Array]) -> Self:
+        """The same task on other targets: change(y, classes) instead of y, or change(z, 0) where there is no target.
+
+        classes: the number of classes that y is of, 0 where y is a number.
+        """
         ...
 
     def with_targets_from(self, model: Array) -> Self:

@@ -40,9 +40,9 @@ class Loss(NamedTuple):
     """ℓ(s, y) for scores s (…, outputs) and targets y (…).
 
     value: (s, y) -> (…). slope: (s, y) -> ∂ℓ/∂s, (…, outputs). curvature: an upper bound on the eigenvalues of ∂²ℓ/∂s².
-    predict: s -> the predicted targets. flip: y -> the targets of a label-flip attack. second: s -> ∂²ℓ/∂s²,
-    (…, outputs, outputs), which does not depend on y; None where it is the number `curvature`. square: whether it is
-    the square loss, for which there are kernels.
+    predict: s -> the predicted targets. classes: the number of classes that y is of, 0 where y is a number. second:
+    s -> ∂²ℓ/∂s², (…, outputs, outputs), which does not depend on y; None where it is the number `curvature`. square:
+    whether it is the square loss, for which there are kernels.
     """
 
     outputs: int
@@ -50,7 +50,7 @@ class Loss(NamedTuple):
     slope: Callable[[Array, Array], Array]
     curvature: float
     predict: Callable[[Array], Array]
-    flip: Callable[[Array], Array]
+    classes: int = 0
     second: Callable[[Floats], Floats] | None = None
     square: bool = False
 
@@ -63,7 +63,6 @@ def squared_loss() -> Loss:
         slope=lambda s, y: 2.0 * (s - y[..., None]),
         curvature=2.0,
         predict=lambda s: s[..., 0],
-        flip=lambda y: -y,
         square=True,
     )
 
@@ -84,7 +83,7 @@ def logistic_loss() -> Loss:
         found: Floats = (0.25 / np.cosh(0.5 * np.clip(s, -700, 700)) ** 2)[..., None]
         return found
 
-    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, flip=lambda y: 1 - y, second=second)
+    return Loss(1, value, slope, 0.25, predict=lambda s: s[..., 0] > 0, classes=2, second=second)
 
 
 def softmax_loss(classes: int) -> Loss:
@@ -118,7 +117,7 @@ def softmax_loss(classes: int) -> Loss:
         slope,
         curvature=0.5,
         predict=lambda s: namespace(s).argmax(s, axis=-1),
-        flip=lambda y: classes - 1 - y,
+        classes=classes,
         second=second,
     )
 
@@ -154,8 +153,8 @@ class LinearModel:
     def on(self, clients: Clients) -> LinearModel:
         return replace(self, clients=clients)
 
-    def flipped(self) -> LinearModel:
-        return self._with_targets(self.loss.flip(self.clients.targets))
+    def poisoned(self, change: Callable[[Array, int], Array]) -> LinearModel:
+        return self._with_targets(change(self.clients.targets, self.loss.classes))
 
     def with_targets_from(self, model: Array) -> LinearModel:
         return self._with_targets(self.predict(model, self.clients.features))

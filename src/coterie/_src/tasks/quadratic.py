@@ -69,10 +69,10 @@ class Quadratic:
     def on(self, clients: Clients) -> Quadratic:
         return self.build(clients)
 
-    def flipped(self) -> Quadratic:
+    def poisoned(self, change: Callable[[Array, int], Array]) -> Quadratic:
         if self.clients.targets is None or self.grams is None:
-            return self.on(replace(self.clients, features=-self.clients.features))
-        return self.on(replace(self.clients, targets=-self.clients.targets))
+            return self.on(replace(self.clients, features=change(self.clients.features, 0)))
+        return self.on(replace(self.clients, targets=change(self.clients.targets, 0)))
 
     def with_targets_from(self, model: Array) -> Quadratic:
         features = self.clients.features

@@ -150,10 +150,12 @@ class NetworkTask:
     def on(self, clients: Clients) -> NetworkTask:
         return replace(self, clients=clients)
 
-    def flipped(self) -> NetworkTask:
+    def poisoned(self, change: Callable[[Tensor, int], Tensor]) -> NetworkTask:
         targets = self.clients.targets
         assert targets is not None
-        return self._with_targets(-targets if targets.is_floating_point() else targets.max() - targets)
+        numbers = targets.is_floating_point()
+        classes = 0 if numbers else self.outputs(self.parameters(), self.clients.features[:1]).shape[-1]
+        return self._with_targets(change(targets, classes))
 
     def with_targets_from(self, model: Tensor) -> NetworkTask:
         scores = self.outputs(model, self.clients.features)
