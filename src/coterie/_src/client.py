@@ -54,9 +54,9 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
     best fit to the rows is the one with the penalty λ‖θ − θ_j‖²_{S⁻¹}, λ = σ²/(nτ²): for τ = 0 the centre itself, for
     large n·τ² the client's own fit. τ and σ are not known, so λ is a mean over a grid, weighted by the marginal
     likelihood of the client's rows (empirical Bayes, of which the estimator of James and Stein, 1961, is the simplest
-    case; Ditto, Li et al., 2021, has the same penalty with one λ for all clients). The intercept and the slopes have a penalty
-    each, the slopes that of the client's standardised columns. What it costs where τ = 0 is of the order of σ²/n, and
-    not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is shrunk
+    case; Ditto, Li et al., 2021, has the same penalty with one λ for all clients). The intercept and the slopes have a
+    penalty each, the slopes that of the client's standardised columns. What it costs where τ = 0 is of the order of
+    σ²/n, and not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is shrunk
     towards its own mean; so a centre that is wrong by far does hardly any harm. Nothing leaves the client.
 
     The result does not depend on the units of the columns and of the target nor, with an intercept (a column that is 1
@@ -64,8 +64,8 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
 
     Parameters
     ----------
-    task : the clients' data and loss. A task without a method `personalised`, such as a network, keeps the models of the clusters; there a
-        client without a cluster has its local minimiser.
+    task : the clients' data and loss. With a task without a method `personalised`, such as a network, clients keep the
+        models of their clusters, and a client without one has its local minimiser.
     centres : (k, dim), or None for the fits that are shrunk towards the clients' own means alone.
     labels : (m,), the cluster of each client, -1 for none.
 
