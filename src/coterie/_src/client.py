@@ -56,8 +56,8 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
     likelihood of the client's rows (empirical Bayes, of which the estimator of James and Stein, 1961, is the simplest
     case; Ditto, Li et al., 2021, has the same penalty with one λ for all clients). The intercept and the slopes have a
     penalty each, the slopes that of the client's standardised columns. What it costs where τ = 0 is of the order of
-    σ²/n, and not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is shrunk
-    towards its own mean; so a centre that is wrong by far does hardly any harm. Nothing leaves the client.
+    σ²/n, and not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is
+    shrunk towards its own mean; so a centre that is wrong by far does hardly any harm. Nothing leaves the client.
 
     The result does not depend on the units of the columns and of the target nor, with an intercept (a column that is 1
     in all rows), on the origin of the columns; it depends on their rotation, since the columns are standardised.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie._src.arrays import as_numpy
 from coterie._src.data.tables import (
     RawTable,
     frame_table,
@@ -192,7 +193,7 @@ class Encoding:
         if text:
             raise ValueError(f"x must be a frame with named columns: {text[0]} holds text")
         try:
-            values = np.asarray(x, dtype=np.float64)
+            values = as_numpy(x).astype(np.float64)
         except (ValueError, TypeError) as error:
             raise ValueError(f"x must be an array of numbers ({str(error).splitlines()[0]})") from None
         if values.ndim != 2 or values.shape[1] != len(names) or not len(values):

@@ -98,11 +98,15 @@ def read_tables(
     scale: Sequence[float] = (),
     intercept: bool = False,
     dtype: DTypeLike = np.float32,
-    max_byzantine: int = 0,
+    level_clients: float = 0.0,
 ) -> OwnData:
-    """Like `read_folder`, also for a pandas, Polars or Arrow frame, and with the encoding of the columns."""
+    """Like `read_folder`, also for a pandas, Polars or Arrow frame, and with the encoding of the columns.
+
+    A level of a text column counts if more than the fraction level_clients of the clients have it.
+    """
     tables = client_tables(source, client, wanted_columns(target, client, columns))
-    encoding = learn_encoding([*tables.values()], target, columns, max_byzantine, intercept=intercept)
+    rare = int(level_clients * len(tables))
+    encoding = learn_encoding([*tables.values()], target, columns, rare, intercept=intercept)
     return OwnData(encoded(tables, encoding, offset, scale, intercept, dtype), encoding)
 
 

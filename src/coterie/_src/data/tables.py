@@ -132,9 +132,10 @@ def is_frame(data: Any) -> bool:
 
 
 def stamp(path: str | Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of the last change of every file of a folder, or of one file."""
-    inside = sorted(Path(path).iterdir()) if Path(path).is_dir() else [Path(path)]
-    known = [(file.name, file.stat()) for file in inside if file.is_file()]
+    """Path, size and time of the last change of every file of a folder, or of one file; they say if it was changed."""
+    whole = Path(path).resolve()
+    inside = sorted(whole.iterdir()) if whole.is_dir() else [whole]
+    known = [(str(file), file.stat()) for file in inside if file.is_file()]
     return tuple((name, found.st_size, found.st_mtime_ns) for name, found in known)
 
 

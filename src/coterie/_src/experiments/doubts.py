@@ -54,7 +54,7 @@ def _badly_scaled(problem_json: str) -> str | None:
     problem = Folder.model_validate_json(problem_json)
     if problem.task == "mean":
         return None
-    x = np.asarray(problem.own_clients(problem.path).features, dtype=np.float64)[:, : -1 if problem.intercept else None]
+    x = np.asarray(problem.own_data().clients.features, dtype=np.float64)[:, : -1 if problem.adds_intercept else None]
     centre, spread = x.mean(axis=0), x.std(axis=0)
     varying = spread > 0
     if not 0 < varying.sum() <= MAX_COLUMNS:

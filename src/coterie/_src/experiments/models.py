@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coterie._src import tasks
-from coterie._src.arrays import Array, as_numpy, like
+from coterie._src.arrays import as_numpy, like
 from coterie._src.client import assign
-from coterie._src.data import Clients, rescaled
+from coterie._src.data import Clients, Encoding, rescaled
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.problems import Folder, Images
 from coterie._src.experiments.problems.images import on_device
+from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
 from coterie._src.tasks.linear import least_squares
 
@@ -60,27 +62,39 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     chosen = config.methods[0] if method is None else method
     if chosen not in tensors:
         raise ValueError(f"{file}: has no method {chosen}; it has {', '.join(sorted(tensors))}")
-    return Models(config, tensors[chosen])
+    return Models(config, tensors[chosen], encoding=_read_encoding(path / COLUMNS))
+
+
+def _read_encoding(file: Path) -> Encoding | None:
+    """The encoding of the columns; None where there is none, as in federations and in runs of earlier versions."""
+    if not file.is_file():
+        return None
+    try:
+        return Encoding.from_dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: cannot be read as an encoding of columns ({error})") from None
 
 
 @dataclass
 class Models:
     """One model per cluster. centres: (k, dim). cluster: the one whose model `predict` uses; `assign` sets it.
 
-    Samples are (n, columns) features as in a client's file, or images with pixels from 0 to 1, flat or not.
+    Samples are a pandas, Polars or Arrow frame with the columns of a client's file; an array (n, columns) of these, if
+    all are numbers; or images with pixels from 0 to 1, flat or not. encoding: what is done to the columns.
     """
 
     config: Config
     centres: NDArray[Any]
     cluster: int | None = None
+    encoding: Encoding | None = None
 
-    def assign(self, x: Array, y: Array) -> int:
+    def assign(self, x: Any, y: Any) -> int:
         """The cluster whose model has the lowest loss on a client's samples; it is stored for `predict`."""
         task = self._task(x, y)
         self.cluster = int(assign(task.losses(like(self.centres, task.clients.features)))[0])
         return self.cluster
 
-    def predict(self, x: Array, cluster: int | None = None) -> NDArray[Any]:
+    def predict(self, x: Any, cluster: int | None = None) -> NDArray[Any]:
         """(n,): the predictions of a cluster's model, classes or numbers; default: the assigned cluster."""
         chosen = self.cluster if cluster is None else cluster
         if chosen is None:
@@ -109,21 +123,21 @@ class Models:
             return (dim - problem.classes * (problem.hidden + 1)) // problem.hidden - 1
         return dim // (problem.classes if isinstance(problem, Folder) and problem.task == "softmax" else 1)
 
-    def _task(self, x: Array, y: Array | None) -> Any:
+    def _task(self, x: Any, y: Any | None) -> Any:
         """The run's task for one client; without targets only for predictions."""
         problem = self.config.problem
-        features = as_numpy(x).reshape(len(x), -1)
+        features = as_numpy(x).reshape(len(x), -1) if self.encoding is None else self.encoding.features(x)
         if isinstance(problem, Folder):
             # in float64, as the files are read: far from 0 a float32 loses digits when the offset is subtracted
             features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
-            if problem.intercept:
+            if problem.adds_intercept:
                 features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
         features = features.astype(problem.dtype)
         if features.shape[1] != self._columns:
             raise ValueError(f"x: must have {self._columns} features for each sample, got {features.shape[1]}")
         network = isinstance(problem, Images)
-        targets = np.zeros(len(x)) if y is None else as_numpy(y)
-        clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(x)]))
+        targets = np.zeros(len(features)) if y is None else as_numpy(y)
+        clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(features)]))
         if network:
             return problem.build_task(on_device(clients, "cpu"))
         if (name := problem.loss_of()) is not None:

@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from coterie import __version__
+from coterie._src.data import Encoding
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.outcome import Row, TrialResult
 from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.summary import summarise
 from coterie._src.experiments.toml import as_toml
+
+COLUMNS = "columns.json"
+"""The file of the encoding."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -40,8 +44,8 @@ class RunFolder:
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
     client), clusters.csv (accuracies, for networks), clients.csv (held-out scores per client, for own data),
     centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
-    personal/TRIAL.safetensors (a model per client, of methods that give each its own). A trial is written when it is
-    finished.
+    personal/TRIAL.safetensors (a model per client, of methods that give each its own), columns.json (for the problem
+    `folder`, what was done to the columns). A trial is written when it is finished.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -51,8 +55,10 @@ class RunFolder:
         self.config = anchored(config)
         self.trials: list[TrialResult] = []
         self.notes: dict[str, str] = {}
+        self.encoding: Encoding | None = None
         if isinstance(config.problem, Folder):
             self.notes = {"columns": json.dumps(config.problem.weight_names())}
+            self.encoding = config.problem.encoding()
 
     def open(self) -> None:
         """Create the folder, with config.toml and a first summary.json."""
@@ -61,6 +67,8 @@ class RunFolder:
             f"coterie run {self.path / 'config.toml'}"
         )
         write_atomically(self.path / "config.toml", as_toml(self.config, header).encode())
+        if self.encoding is not None:
+            write_atomically(self.path / COLUMNS, f"{json.dumps(self.encoding.as_dict(), indent=2)}\n".encode())
         self._write_summary("running")
 
     def add(self, result: TrialResult) -> None:

@@ -139,7 +139,7 @@ def _count_features(config: Config, features_of_run: int) -> int:
     """The number of columns that a model has a weight for."""
     problem = config.problem
     if isinstance(problem, Folder):
-        return len(problem.columns) + problem.intercept if problem.columns else features_of_run
+        return len(problem.columns) + problem.adds_intercept if problem.columns else features_of_run
     return int(getattr(problem, "dim", 0))
 
 
@@ -154,7 +154,7 @@ def _column_names(config: Config) -> dict[str, str]:
     problem = config.problem
     if not isinstance(problem, Folder) or not problem.columns:
         return {}
-    return {"columns": json.dumps(problem.weight_names())}
+    return {"columns": json.dumps([*problem.columns, *(["intercept"] if problem.adds_intercept else [])])}
 
 
 @lru_cache(maxsize=1)
@@ -169,7 +169,7 @@ def _task(config: Config, context: Context) -> Task:
     if isinstance(problem, Folder):
         if "data" not in context.node_config:
             raise ValueError("node configuration: data must name this site's file")
-        return problem.build_task(problem.own_clients(str(context.node_config["data"])))
+        return problem.build_task(problem.site_clients(str(context.node_config["data"])))
     return problem.build_task(_rehearsal(config.model_dump_json()).clients.take([_partition(context)]))
 
 

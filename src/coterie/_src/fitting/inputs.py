@@ -3,61 +3,114 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from coterie._src.arrays import as_numpy, like, namespace
-from coterie._src.data import Clients, Federation, Truth, hold_out, read_folder
+from coterie._src.data import (
+    Clients,
+    Encoding,
+    Federation,
+    OwnData,
+    Truth,
+    client_tables,
+    encoded,
+    hold_out,
+    is_frame,
+    learn_encoding,
+    wanted_columns,
+)
+from coterie._src.experiments.methods import max_byzantine_count
 from coterie._src.simulation import stream
 from coterie._src.tasks import TASKS, Task
 
-Data = Clients | Federation | Mapping[str, Any] | str | Path
+Data = Clients | Federation | Mapping[str, Any] | str | Path | Any
+"""Any: a pandas, Polars or Arrow frame."""
 
 
-def as_federation(
-    clients: Data, task: Any, target: str | None, intercept: bool | None, dtype: str
-) -> tuple[Federation, bool]:
-    """The clients with their truth, and whether a column of ones was added."""
+class Tables(NamedTuple):
+    """How the tables of files and frames are to be read; see `ct.fit`."""
+
+    target: str | None = None
+    client: str | None = None
+    columns: Sequence[str] = ()
+    max_byzantine: Any = 0
+
+
+class Given(NamedTuple):
+    """The clients with their truth, whether a column of ones was added, and the encoding of tables."""
+
+    federation: Federation
+    added: bool
+    encoding: Encoding | None = None
+
+
+def as_federation(clients: Data, task: Any, tables: Tables, intercept: bool | None, dtype: str) -> Given:
+    """What `ct.fit` was given, as one federation."""
     if dtype not in ("float32", "float64"):
         raise ValueError(f'dtype must be "float32" or "float64", got {dtype!r}')
     if intercept not in (None, True, False):
         raise ValueError(f"intercept must be True, False or None, got {intercept!r}")
-    if target is not None and not isinstance(clients, str | Path):
-        raise ValueError("target: names a column of the files of a folder; other data have their own targets")
+    is_table = isinstance(clients, str | Path) or (
+        not isinstance(clients, Clients | Federation | Mapping) and is_frame(clients)
+    )
+    for name, value in (("target", tables.target), ("client", tables.client), ("columns", tables.columns or None)):
+        if value is not None and not is_table:
+            raise ValueError(f"{name}: is for the columns of files and frames; other data have no names of columns")
+    if isinstance(tables.columns, str):
+        raise ValueError(f"columns must be a list of names, got {tables.columns!r}")
     by_name = isinstance(task, str)
     record = named(TASKS, task) if by_name else None
     needs_targets = record is None or record.needs_targets
     if intercept and not needs_targets:
         raise ValueError(f"intercept: the task {task} has none")
     added = bool(intercept)
+    encoding = None
     if isinstance(clients, Clients | Federation):
         federation = clients if isinstance(clients, Federation) else Federation(clients)
         _check_clients(federation)
     else:
         added = needs_targets and by_name if intercept is None else intercept
-        if isinstance(clients, str | Path):
-            read = read_folder(clients, (target or "y") if needs_targets else None, dtype=np.dtype(dtype))
+        if is_table:
+            read, encoding = _from_tables(clients, tables, needs_targets, added, dtype)
         elif isinstance(clients, Mapping):
             read = _from_mapping(clients, needs_targets, np.dtype(dtype))
         else:
             raise ValueError(
-                f"clients must be Clients, a Federation, a mapping from names to (x, y), or a folder, "
+                f"clients must be Clients, a Federation, a mapping from names to (x, y), a folder, a file or a frame, "
                 f"got {type(clients).__name__}"
             )
         federation = Federation(read)
-    return (_with_intercept(federation) if added else federation), added
+    return Given(_with_intercept(federation) if added else federation, added, encoding)
+
+
+def _from_tables(source: Any, options: Tables, needs_targets: bool, intercept: bool, dtype: str) -> OwnData:
+    """The clients of files or of a frame, without the intercept, and the encoding of their columns."""
+    target = (options.target or "y") if needs_targets else None
+    tables = client_tables(source, options.client, wanted_columns(target, options.client, options.columns))
+    bound = options.max_byzantine
+    known = isinstance(bound, Real) and not isinstance(bound, bool) and bound >= 0  # else it is refused later
+    count = max_byzantine_count(int(bound) if isinstance(bound, np.integer) else bound, len(tables)) if known else 0
+    encoding = learn_encoding([*tables.values()], target, options.columns, count, intercept=intercept)
+    if not encoding.feature_names and not intercept:
+        raise ValueError("columns: no feature is left")
+    ones = not encoding.feature_names  # `encoded` refuses clients without a feature
+    read = encoded(tables, encoding, intercept=ones, dtype=np.dtype(dtype))
+    if ones:
+        read = Clients(read.features[:, :0], read.targets, read.sizes, read.names)
+    return OwnData(read, encoding)
 
 
 def with_holdout(federation: Federation, fraction: float, seed: int) -> Federation:
     """The federation with a fraction of each client's samples held out, unless it has held-out samples already."""
-    if isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1:
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise ValueError(f"holdout must be a number of at least 0 and less than 1, got {fraction!r}")
     if federation.held_out is not None or fraction == 0:
         return federation

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie._src.arrays import as_numpy, like
-from coterie._src.data import Clients
+from coterie._src.data import Clients, Encoding
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
@@ -50,6 +50,9 @@ class Result:
         For how many clients the fitted models are better than what they could have alone, in words.
     names : tuple of str
         The names of the clients.
+    encoding : Encoding or None
+        What was done to the columns of files or of a frame, which `predict` and `assign` repeat; `encoding.lines()`
+        says it in words. None for other data.
 
     Examples
     --------
@@ -74,6 +77,7 @@ class Result:
     _task_name: str | None = field(repr=False)
     _classes: int = field(repr=False)
     _intercept: bool = field(repr=False)
+    encoding: Encoding | None = field(default=None, repr=False)
 
     def cluster_of(self, client: int | str) -> int:
         """The cluster of a client of the fit.
@@ -98,16 +102,20 @@ class Result:
                 raise ValueError(f"client: {client} was not in the fit{hint}")
             client = self.names.index(client)
         if not 0 <= client < len(self.labels):
-            raise ValueError(f"client: must be from 0 to {len(self.labels) - 1}, got {client}")
+            hint = f"; the client of this name is {str(client)!r}" if str(client) in self.names else ""
+            raise ValueError(f"client: must be from 0 to {len(self.labels) - 1}, got {client}{hint}")
         return client
 
-    def predict(self, x: ArrayLike, *, client: int | str | None = None, cluster: int | None = None) -> NDArray[Any]:
+    def predict(
+        self, x: ArrayLike | Any, *, client: int | str | None = None, cluster: int | None = None
+    ) -> NDArray[Any]:
         """The targets that the model of a client predicts: its personal one or, without one, that of its cluster.
 
         Parameters
         ----------
-        x : array of shape (n, columns)
-            Features, in the columns of the data that were fitted.
+        x : array of shape (n, columns), or frame
+            Features, in the columns of the data that were fitted. After a fit of files or of a frame: a frame, whose
+            columns are found by their names, others ignored; or an array of all feature columns if these are numbers.
         client : int or str
             A client of the fit, by its number or its name.
         cluster : int
@@ -140,13 +148,13 @@ class Result:
         found = self.centres[chosen]
         return found
 
-    def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> int:
+    def assign(self, x: ArrayLike | Any, y: ArrayLike | None = None) -> int:
         """The cluster whose model has the lowest loss on the samples of a new client.
 
         Parameters
         ----------
-        x : array of shape (n, columns)
-            Features, in the columns of the data that were fitted.
+        x : array of shape (n, columns), or frame
+            Features, as for `predict`.
         y : array of shape (n,)
             Targets; None for the mean task.
 
@@ -164,8 +172,8 @@ class Result:
         task = self._task_on(values, targets)
         return int(assign(task.losses(like(self.centres, task.clients.features)))[0])
 
-    def _features(self, x: ArrayLike) -> NDArray[Any]:
-        values = numbers("x", x)
+    def _features(self, x: Any) -> NDArray[Any]:
+        values = numbers("x", x) if self.encoding is None else self.encoding.features(x)
         columns = self._task.clients.dim - self._intercept
         if values.ndim != 2 or values.shape[1] != columns or not len(values):
             raise ValueError(f"x must have shape (n, {columns}) with n >= 1, got {values.shape}")

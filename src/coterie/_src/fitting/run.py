@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -26,7 +26,16 @@ from coterie._src.experiments.setup import TrialSetup
 from coterie._src.experiments.starts import STARTS, asks, is_file
 from coterie._src.experiments.toml import explain
 from coterie._src.experiments.trial import compare, judged_clients, run_method, run_methods
-from coterie._src.fitting.inputs import Data, as_federation, as_task, named, whole_number, with_holdout, without_test
+from coterie._src.fitting.inputs import (
+    Data,
+    Tables,
+    as_federation,
+    as_task,
+    named,
+    whole_number,
+    with_holdout,
+    without_test,
+)
 from coterie._src.fitting.result import Result
 from coterie._src.simulation import stream
 from coterie._src.tasks import TASKS, Task
@@ -86,6 +95,8 @@ def fit(
     attack: Attack | None = None,
     intercept: bool | None = None,
     target: str | None = None,
+    client: str | None = None,
+    columns: Sequence[str] = (),
     classes: int | None = None,
     holdout: float | None = None,
     dtype: Literal["float32", "float64"] = "float64",
@@ -97,9 +108,11 @@ def fit(
 
     Parameters
     ----------
-    clients : Clients, Federation, mapping or path
+    clients : Clients, Federation, mapping, path or frame
         The clients' data: a `ct.Clients`; a `ct.Federation`, whose truth says which clients are Byzantine; a mapping
-        from names to `(x, y)`, or to `x` for the mean task; or a folder with a .csv, .parquet or .npz file per client.
+        from names to `(x, y)`, or to `x` for the mean task; a folder with a .csv, .tsv, .parquet or .npz file per
+        client; or one such file, or a pandas, Polars or Arrow frame, with a column `client`. Text columns and missing
+        values of files and frames are turned into numbers; `Result.encoding` says how.
     task : str, Task or function, default "linear"
         "linear", "logistic", "softmax" or "mean"; a `Task`; or a function from clients to one, such as `ct.module`
         makes (which needs samples in PyTorch tensors, and a number for the option `step`).
@@ -115,10 +128,14 @@ def fit(
     attack : Attack, optional
         What the Byzantine clients of a federation's truth do; None: they answer by their own data.
     intercept : bool, optional
-        Add a column of ones. By default for a mapping or a folder with a linear model that is named, and not for
+        Add a column of ones. By default for a mapping, files or a frame with a linear model that is named, and not for
         `Clients` and `Federation`, whose columns are taken as they are.
     target : str, default "y"
-        The target column of the files of a folder.
+        The target column of files or of a frame.
+    client : str, optional
+        The column of one file or of a frame that says which client a row belongs to.
+    columns : sequence of str, optional
+        The features of files or of a frame, in this order; by default all columns but the target and the client.
     classes : int, optional
         Number of classes of the softmax task; by default one more than the largest target.
     holdout : float, optional
@@ -126,7 +143,7 @@ def fit(
         have scores on samples that no method has seen. By default 0.25 for a mapping, a folder, a file or a frame, and
         0 for `Clients` and `Federation`; 0 learns from all samples.
     dtype : "float32" or "float64", default "float64"
-        Precision of data that come from a mapping or a folder.
+        Precision of data that come from a mapping, files or a frame.
     three_stage : mapping, optional
         Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.
     on_round : function, optional
@@ -150,7 +167,8 @@ def fit(
     ((2, 10), 1.0)
     """
     seed = whole_number("seed", seed, 0)
-    federation, added = as_federation(clients, task, target, intercept, dtype)
+    tables = Tables(target, client, columns, max_byzantine)
+    federation, added, encoding = as_federation(clients, task, tables, intercept, dtype)
     own_data = not isinstance(clients, Clients | Federation)
     federation = with_holdout(federation, (0.25 if own_data else 0.0) if holdout is None else holdout, seed)
     found, task_name, classes = as_task(task, federation.clients, classes)
@@ -212,6 +230,7 @@ def fit(
         task_name,
         classes,
         added,
+        encoding,
     )
 
 

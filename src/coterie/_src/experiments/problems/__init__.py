@@ -48,7 +48,7 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("tabular", "regressions whose features look like the columns of real tables", Tabular),
         ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
         ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
-        ProblemRecord("folder", "your own data, one file per client", Folder),
+        ProblemRecord("folder", "your own data, one file per client or one file for all", Folder),
     ],
 )
 

@@ -1,7 +1,8 @@
-"""The problem `folder`: the user's data, one file per client."""
+"""The problem `folder`: the user's data, one file per client, or one file with a column that names the client."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import AfterValidator, Field
 
-from coterie._src.data import Clients, Federation, feature_names, hold_out, read_folder
+from coterie._src.data import Clients, Encoding, Federation, OwnData, hold_out, read_tables, stamp
 from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.problems.base import KIND, Problem
 from coterie._src.tasks import TASKS, Task
@@ -18,7 +19,7 @@ TaskName = Annotated[str, AfterValidator(TASKS.resolve)]
 
 
 class Folder(Problem):
-    """A folder with one .csv, .parquet or .npz file per client."""
+    """A folder with one .csv, .tsv, .parquet or .npz file per client, or one such file with a column of clients."""
 
     has_truth: ClassVar[bool] = False
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -28,7 +29,12 @@ class Folder(Problem):
 
     kind: Literal["folder"] = Field("folder", description=KIND)
     dtype: Literal["float32", "float64"] = Field("float64", description="precision of data, updates and centres")
-    path: str = Field("clients", min_length=1, description="folder with one .csv, .parquet or .npz file per client")
+    path: str = Field(
+        "clients", min_length=1, description="folder with one .csv, .tsv, .parquet or .npz file per client, or one file"
+    )
+    client: str = Field(
+        "", description="the column of one file that says whose row it is; empty: a file holds one client"
+    )
     task: TaskName = Field(
         "linear", description="linear, logistic (target 0/1), softmax (target 0..classes-1), or mean (no target)"
     )
@@ -41,7 +47,14 @@ class Folder(Problem):
         [], description="one number per feature, which it is then divided by (for mean 0, deviation 1); empty: 1"
     )
     classes: int = Field(2, ge=2, description="number of classes of the softmax task")
-    intercept: bool = Field(False, description="add a feature that is always 1")
+    intercept: bool = Field(True, description="add a feature that is always 1; the mean task has none")
+    level_clients: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="a level of a text column counts if more than this fraction of the clients have it: at least the "
+        "fraction that may be Byzantine",
+    )
     holdout: float = Field(
         0.25, ge=0, lt=1, description="fraction of each client's samples that no method sees, for evaluation; 0: none"
     )
@@ -53,22 +66,45 @@ class Folder(Problem):
     )
 
     def draw(self, rng: Generator) -> Federation:
-        clients, held_out = hold_out(self.own_clients(self.path), self.holdout, rng)
+        clients, held_out = hold_out(self.own_data().clients, self.holdout, rng)
         byzantine = np.zeros(clients.count, dtype=np.bool_)
         byzantine[rng.permutation(clients.count)[: byzantine_count(clients.count, self.byzantine)]] = True
         return Federation(clients, held_out=held_out, byzantine=byzantine)
 
-    def own_clients(self, path: str) -> Clients:
-        """The clients of a folder, or the one client of a file."""
-        return read_folder(
-            path,
-            self.target_column,
-            columns=self.columns,
-            offset=self.offset,
-            scale=self.scale,
-            intercept=self.intercept,
-            dtype=self.dtype,
+    def own_data(self) -> OwnData:
+        """The clients and the encoding of their columns; files that did not change are read once."""
+        return _read_once(
+            self.path, stamp(self.path), **self._options(), client=self.client or None, level_clients=self.level_clients
         )
+
+    def encoding(self) -> Encoding:
+        """What is done to the columns."""
+        return self.own_data().encoding
+
+    def site_clients(self, path: str) -> Clients:
+        """The one client in the file of a site of a real federation.
+
+        What to do with text and missing values would depend on the tables of all clients, which no site has.
+        """
+        clients, encoding = read_tables(path, **self._options())
+        if not encoding.is_plain:
+            line = next(line for line in encoding.lines() if not line.endswith("as it is"))
+            raise ValueError(f"{path}: a site needs columns of numbers without missing values; {line}")
+        return clients
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "target": self.target_column,
+            "columns": tuple(self.columns),
+            "offset": tuple(self.offset),
+            "scale": tuple(self.scale),
+            "intercept": self.adds_intercept,
+            "dtype": self.dtype,
+        }
+
+    @property
+    def adds_intercept(self) -> bool:
+        return self.intercept and TASKS[self.task].needs_targets
 
     @property
     def target_column(self) -> str | None:
@@ -76,8 +112,7 @@ class Folder(Problem):
 
     def weight_names(self) -> list[str]:
         """The names of the features whose weights are the coordinates of a centre."""
-        names = feature_names(self.path, self.target_column, self.columns)
-        return [*names, *(["intercept"] if self.intercept else [])]
+        return [*self.encoding().feature_names, *(["intercept"] if self.adds_intercept else [])]
 
     def build_task(self, clients: Clients) -> Task:
         return TASKS[self.task].build(clients, self.classes)
@@ -97,3 +132,9 @@ class Folder(Problem):
 
     def title(self) -> str:
         return f"{self.path}: k={self.clusters}, {self.task}"
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: str, stamp: tuple[tuple[str, int, int], ...], **options: Any) -> OwnData:
+    """The clients of the files; stamp: that of the path, so that changed files are read again."""
+    return read_tables(path, **options)
