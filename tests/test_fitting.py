@@ -474,7 +474,7 @@ def with_truth(**changes: Any) -> ct.Federation:
         (lambda: ct.fit(federation(), attack="alie"), "attack must be None or made by ct.attack, got 'alie'"),
         (lambda: ct.fit(GOOD, intercept="yes"), "intercept must be True, False or None, got 'yes'"),
         (lambda: ct.fit({"a": X}, "mean", intercept=True), "intercept: the task mean has none"),
-        (lambda: ct.fit(GOOD, target="y"), "target: names a column of the files of a folder"),
+        (lambda: ct.fit(GOOD, target="y"), "target: is for the columns of files and frames"),
         (lambda: ct.fit(GOOD, dtype="int8"), "dtype must be \"float32\" or \"float64\", got 'int8'"),
         (lambda: ct.fit(GOOD, clusters=1, round=3), "round: unknown option; did you mean rounds?"),
         (lambda: ct.fit(GOOD, clusters=1, atack=None), "atack: unknown option; did you mean attack?"),

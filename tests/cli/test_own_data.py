@@ -30,7 +30,7 @@ def test_own_data_from_a_folder(tmp_path: Path) -> None:
     centres = load_file(tmp_path / "o" / "centres" / "0.safetensors")["brifca-median"]
     assert sorted(round(float(c), 1) for c in centres[:, 0]) == [-2.0, 2.0]
     with safe_open(tmp_path / "o" / "centres" / "0.safetensors", "np") as opened:
-        assert opened.metadata() == {"columns": '["dose"]'}
+        assert opened.metadata() == {"columns": '["dose", "intercept"]'}
     audit = (tmp_path / "o" / "audit.csv").read_text()
     assert "site03" in audit
     assert "brifca-median, trial 0:\n" in done.stdout

@@ -60,7 +60,7 @@ def test_what_only_the_files_can_say_is_found_before_any_work(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"algorithm\.resample: needs at least 2\*rounds = 8 samples.* smallest has 2"):
         check(read_config(None, [*own, "problem.clusters=2", "algorithm.resample=true", "algorithm.rounds=4"]))
     np.save(tmp_path / "centres.npy", np.zeros((2, 5)))
-    with pytest.raises(ValueError, match=r"algorithm\.init: .*must hold 2 x 1 finite numbers"):
+    with pytest.raises(ValueError, match=r"algorithm\.init: .*must hold 2 x 2 finite numbers"):
         check(read_config(None, [*own, "problem.clusters=2", f"algorithm.init={tmp_path / 'centres.npy'}"]))
     with pytest.raises(ValueError, match="no such folder"):
         check(read_config(None, ["problem.kind=folder", f"problem.path={tmp_path / 'nowhere'}"]))

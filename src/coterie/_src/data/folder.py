@@ -98,15 +98,15 @@ def read_tables(
     scale: Sequence[float] = (),
     intercept: bool = False,
     dtype: DTypeLike = np.float32,
-    level_clients: float = 0.0,
+    max_byzantine: float = 0,
 ) -> OwnData:
     """Like `read_folder`, also for a pandas, Polars or Arrow frame, and with the encoding of the columns.
 
-    A level of a text column counts if more than the fraction level_clients of the clients have it.
+    max_byzantine: a number of clients or, if it is a float, a fraction of them.
     """
     tables = client_tables(source, client, wanted_columns(target, client, columns))
-    rare = int(level_clients * len(tables))
-    encoding = learn_encoding([*tables.values()], target, columns, rare, intercept=intercept)
+    count = max_byzantine if isinstance(max_byzantine, int) else int(max_byzantine * len(tables))
+    encoding = learn_encoding([*tables.values()], target, columns, count, intercept=intercept)
     return OwnData(encoded(tables, encoding, offset, scale, intercept, dtype), encoding)
 
 

@@ -136,11 +136,6 @@ class AttackSection(Section):
             return {**raw, "scale": "auto"}
         return raw
 
-    @model_validator(mode="after")
-    def _check_attack(self) -> AttackSection:
-        self.attack()
-        return self
-
     def attack(self) -> Attack:
         """The attack of the Byzantine clients."""
         scale = None if self.scale == "auto" else self.scale

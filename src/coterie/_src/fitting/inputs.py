@@ -96,7 +96,9 @@ def _from_tables(source: Any, options: Tables, needs_targets: bool, intercept: b
     target = (options.target or "y") if needs_targets else None
     tables = client_tables(source, options.client, wanted_columns(target, options.client, options.columns))
     bound = options.max_byzantine
-    known = isinstance(bound, Real) and not isinstance(bound, bool) and bound >= 0  # else it is refused later
+    known = (
+        isinstance(bound, int | float | np.integer) and not isinstance(bound, bool) and bound >= 0
+    )  # else it is refused later
     count = max_byzantine_count(int(bound) if isinstance(bound, np.integer) else bound, len(tables)) if known else 0
     encoding = learn_encoding([*tables.values()], target, options.columns, count, intercept=intercept)
     if not encoding.feature_names and not intercept:

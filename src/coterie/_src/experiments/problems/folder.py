@@ -74,7 +74,7 @@ class Folder(Problem):
     def own_data(self) -> OwnData:
         """The clients and the encoding of their columns; files that did not change are read once."""
         return _read_once(
-            self.path, stamp(self.path), **self._options(), client=self.client or None, level_clients=self.level_clients
+            self.path, stamp(self.path), **self._options(), client=self.client or None, max_byzantine=self.level_clients
         )
 
     def encoding(self) -> Encoding:
