@@ -20,7 +20,8 @@ def test_named_columns_mean_the_same_at_every_site(tmp_path: Path) -> None:
     (tmp_path / "oslo.csv").write_text("dose,age,y\n1,2,3\n4,6,5\n")
     (tmp_path / "bern.csv").write_text("site,age,y,dose\nbern,2,3,1\nbern,6,5,4\n")
     (tmp_path / "config.toml").write_text(
-        '[problem]\nkind = "folder"\nclusters = 1\ncolumns = ["age", "dose"]\nintercept = false\n[algorithm]\nstep = 0.1\n'
+        '[problem]\nkind = "folder"\nclusters = 1\ncolumns = ["age", "dose"]\nintercept = false\n'
+        "[algorithm]\nstep = 0.1\n"
     )
     client = apps(tmp_path / "config.toml")[1]
     asked = Question("gradient", 0, np.array([[1.0, -1.0]], np.float32))

@@ -184,6 +184,11 @@ class Config(Section):
             raise ValueError(f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, {found}")
 
     @model_validator(mode="after")
+    def _check_attack(self) -> Config:
+        self.attack.attack()
+        return self
+
+    @model_validator(mode="after")
     def _check_truth(self) -> Config:
         init = self.algorithm.init
         if not self.problem.has_truth:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,9 +95,7 @@ def _from_tables(source: Any, options: Tables, needs_targets: bool, intercept: b
     target = (options.target or "y") if needs_targets else None
     tables = client_tables(source, options.client, wanted_columns(target, options.client, options.columns))
     bound = options.max_byzantine
-    known = (
-        isinstance(bound, int | float | np.integer) and not isinstance(bound, bool) and bound >= 0
-    )  # else it is refused later
+    known = isinstance(bound, int | float | np.integer) and not isinstance(bound, bool) and bound >= 0
     count = max_byzantine_count(int(bound) if isinstance(bound, np.integer) else bound, len(tables)) if known else 0
     encoding = learn_encoding([*tables.values()], target, options.columns, count, intercept=intercept)
     if not encoding.feature_names and not intercept:
