@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie._src.diagnostics import Diagnostics
+from coterie._src.membership import Membership
 from coterie._src.metrics import Metrics
 
 Row = dict[str, Any]
@@ -25,6 +26,7 @@ class MethodResult:
     clusters: list[Row] = field(default_factory=list)  # per true cluster, where there are samples to test on
     labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (m,), of every client
     diagnostics: Diagnostics | None = None  # of Algorithm 1 with Hessians
+    membership: Membership | None = None  # of methods that cluster the clients
 
 
 @dataclass(frozen=True)

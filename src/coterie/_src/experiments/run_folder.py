@@ -38,7 +38,8 @@ class RunFolder:
 
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
     client), clusters.csv (accuracies, for networks), centres/TRIAL.safetensors (a tensor per method; for the problem
-    `folder` with the names of the columns). A trial is written when it is finished.
+    `folder` with the names of the columns), membership.json (of trial 0: the usual losses in each cluster). A trial is
+    written when it is finished.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -67,6 +68,9 @@ class RunFolder:
                 stream.write(as_csv(rows, header=stream.tell() == 0).encode())
         centres = save({method: found.centres.copy() for method, found in result.methods.items()}, self.notes or None)
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
+        if result.trial == 0:
+            found = {name: one.membership.as_dict() for name, one in result.methods.items() if one.membership}
+            write_atomically(self.path / "membership.json", f"{json.dumps(found, indent=2)}\n".encode())
         self.trials.append(result)
         self._write_summary("running")
 

@@ -20,6 +20,7 @@ from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, TrialSetup, draw_trial
+from coterie._src.membership import membership_of
 from coterie._src.metrics import cluster_distances
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play
@@ -100,7 +101,12 @@ def run_method(
         began = time.perf_counter()
     result = recorder.finish(seconds)
     if record and method.clusters_clients and recorder.last is not None:
-        result = replace(result, diagnostics=diagnose(algorithm, network, recorder.last.state))
+        state = recorder.last.state
+        result = replace(
+            result,
+            diagnostics=diagnose(algorithm, network, state),
+            membership=membership_of(task, state.centres, result.labels, setting.max_byzantine),
+        )
     return result
 
 

@@ -14,8 +14,9 @@ from coterie._src.data import Clients
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
+from coterie._src.membership import Membership, cluster_of
 from coterie._src.metrics import Metrics
-from coterie._src.tasks import TASKS, LinearModel, Task, assign
+from coterie._src.tasks import TASKS, LinearModel, Task
 from coterie._src.tasks.linear import least_squares
 
 
@@ -43,6 +44,8 @@ class Result:
         whether the bound on Byzantine clients was reached; `diagnostics.lines(names)` says it in words.
     names : tuple of str
         The names of the clients.
+    membership : Membership or None
+        The usual losses of the members of each cluster, by which `assign` judges a new client.
 
     Examples
     --------
@@ -64,6 +67,7 @@ class Result:
     _task_name: str | None = field(repr=False)
     _classes: int = field(repr=False)
     _intercept: bool = field(repr=False)
+    membership: Membership | None = field(repr=False, default=None)
 
     def cluster_of(self, client: int | str) -> int:
         """The cluster of a client of the fit.
@@ -116,8 +120,10 @@ class Result:
         features = task.clients.features
         return as_numpy(task.predict(like(self.centres[chosen], features), features))
 
-    def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> int:
-        """The cluster whose model has the lowest loss on the samples of a new client.
+    def assign(self, x: ArrayLike, y: ArrayLike | None = None, *, nearest: bool = False) -> int:
+        """The cluster whose model has the lowest loss on the samples of a new client, -1 if it fits none of them.
+
+        It fits none if a member of that cluster would have such a loss with a probability of less than 1 %.
 
         Parameters
         ----------
@@ -125,11 +131,13 @@ class Result:
             Features, in the columns of the data that were fitted.
         y : array of shape (n,)
             Targets; None for the mean task.
+        nearest : bool, default False
+            Return the cluster of lowest loss in any case.
 
         Returns
         -------
         int
-            The cluster.
+            The cluster, or -1.
         """
         values, needed = self._features(x), self._task.clients.targets is not None
         if (y is not None) != needed:
@@ -138,7 +146,7 @@ class Result:
         if targets.shape != (len(values),):
             raise ValueError(f"y must have shape ({len(values)},), got {targets.shape}")
         task = self._task_on(values, targets)
-        return int(assign(task.losses(like(self.centres, task.clients.features)))[0])
+        return cluster_of(task, like(self.centres, task.clients.features), None if nearest else self.membership)
 
     def _features(self, x: ArrayLike) -> NDArray[Any]:
         values = numbers("x", x)

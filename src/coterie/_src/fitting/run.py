@@ -193,6 +193,7 @@ def fit(
         task_name,
         classes,
         added,
+        result.membership,
     )
 
 
