@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -100,6 +100,20 @@ class Membership:
         """The cluster of lowest loss, or -1 if a member would have such a loss with a probability of less than 1 %."""
         nearest = int(assign(losses[None])[0])
         return nearest if self.p_values(losses, variances, n)[nearest] >= LEVEL else -1
+
+    def renumbered(self, numbers: Sequence[int], clusters: int, earlier: Membership | None) -> Membership:
+        """With cluster j as number numbers[j] of so many clusters; the others are as they were earlier, if known."""
+        rows: dict[str, Any] = {}
+        for name in ("loss", "spread", "sampling", "noise", "members", "degrees"):
+            before = () if earlier is None else getattr(earlier, name)
+            nothing = math.nan if name == "loss" else 0
+            rows[name] = [before[j] if j < len(before) else nothing for j in range(clusters)]
+            for j, number in enumerate(numbers):
+                if self.members[j] or earlier is None or number >= len(earlier.loss):
+                    rows[name][number] = getattr(self, name)[j]
+        return Membership(
+            **{name: tuple(row) for name, row in rows.items()}, power=self.power, resolution=self.resolution
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, None for a loss that is not known."""
@@ -317,13 +331,18 @@ def held_out_losses(task: Task, centres: Array, labels: Ints) -> Floats:
     return found
 
 
+def whitening(matrix: Floats) -> Floats:
+    """(d, rank): B with BᵀMB = I for a positive semi-definite M; directions in which M is about 0 are left out."""
+    units = np.sqrt(np.maximum(np.diag(matrix), np.finfo(np.float64).tiny))
+    values, vectors = np.linalg.eigh(matrix / (units[:, None] * units))
+    used = values > 1e-10 * values[-1]
+    found: Floats = vectors[:, used] / np.sqrt(values[used]) / units[:, None]
+    return found
+
+
 def _increase(gradients: Floats, hessians: Floats, weights: Floats) -> Floats:
     """(c,): by how much the loss of every member grows if the centre is that of the others."""
-    together = np.einsum("c,cij->ij", weights, hessians)
-    units = np.sqrt(np.maximum(np.diag(together), np.finfo(np.float64).tiny))
-    values, vectors = np.linalg.eigh(together / (units[:, None] * units))
-    used = values > 1e-10 * values[-1]
-    basis = vectors[:, used] / np.sqrt(values[used]) / units[:, None]  # Bᵀ (Σ n_l H_l) B = I
+    basis = whitening(np.einsum("c,cij->ij", weights, hessians))
     found = np.empty(len(weights))
     for i, (gradient, hessian, weight) in enumerate(zip(gradients, hessians, weights, strict=True)):
         own, slope = weight * (basis.T @ hessian @ basis), weight * (basis.T @ gradient)

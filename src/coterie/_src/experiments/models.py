@@ -62,7 +62,8 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     chosen = config.methods[0] if method is None else method
     if chosen not in tensors:
         raise ValueError(f"{file}: has no method {chosen}; it has {', '.join(sorted(tensors))}")
-    return Models(config, tensors[chosen], membership=_read_membership(path / "membership.json", chosen, trial))
+    membership = _read_membership(path / "membership.json", chosen, trial)
+    return Models(config, tensors[chosen], membership=membership, source=(path, chosen) if trial == 0 else None)
 
 
 def _read_membership(file: Path, method: str, trial: int) -> Membership | None:
@@ -88,6 +89,7 @@ class Models:
     centres: NDArray[Any]
     cluster: int | None = None  # the one of the last `assign`, which `predict` uses by default until version 0.2
     membership: Membership | None = None
+    source: tuple[Path, str] | None = None  # the folder and the method that they come from, for trial 0
 
     def assign(self, x: Array, y: Array, *, nearest: bool = False) -> int:
         """The cluster whose model has the lowest loss on a client's samples; -1 if the client fits none of them.

@@ -70,7 +70,7 @@ class RunFolder:
         write_atomically(self.path / "centres" / f"{result.trial}.safetensors", centres)
         if result.trial == 0:
             found = {name: one.membership.as_dict() for name, one in result.methods.items() if one.membership}
-            write_atomically(self.path / "membership.json", f"{json.dumps(found, indent=2)}\n".encode())
+            self.write_json("membership.json", found)
         self.trials.append(result)
         self._write_summary("running")
 
@@ -84,8 +84,11 @@ class RunFolder:
         self._write_summary(status)
 
     def _write_summary(self, status: str) -> None:
-        summary = json.dumps(outcome(self.config, self.trials, status), indent=2)
-        write_atomically(self.path / "summary.json", f"{summary}\n".encode())
+        self.write_json("summary.json", outcome(self.config, self.trials, status))
+
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
+        """Write a file of the folder."""
+        write_atomically(self.path / name, f"{json.dumps(values, indent=2)}\n".encode())
 
 
 def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[str, Any]:

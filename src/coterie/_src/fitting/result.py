@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients
 from coterie._src.diagnostics import Diagnostics
+from coterie._src.experiments.continuation import Changes
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
 from coterie._src.membership import Membership, cluster_of
@@ -46,6 +47,8 @@ class Result:
         The names of the clients.
     membership : Membership or None
         The usual losses of the members of each cluster, by which `assign` judges a new client.
+    changes : Changes or None
+        What is different from the earlier run, where the fit continued one; `changes.lines()` says it in words.
 
     Examples
     --------
@@ -68,6 +71,7 @@ class Result:
     _classes: int = field(repr=False)
     _intercept: bool = field(repr=False)
     membership: Membership | None = field(repr=False, default=None)
+    changes: Changes | None = field(repr=False, default=None)
 
     def cluster_of(self, client: int | str) -> int:
         """The cluster of a client of the fit.
