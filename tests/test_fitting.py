@@ -259,7 +259,8 @@ def test_means() -> None:
     assert result.metrics["ari"] == 1.0
     for client in range(20):
         x, _ = drawn.clients.samples(client)
-        assert result.assign(x) == result.labels[client]
+        assert result.assign(x, nearest=True) == result.labels[client]
+        assert result.assign(x) == (-1 if drawn.is_byzantine[client] else result.labels[client])
     mapped = ct.fit({str(i): drawn.clients.samples(i)[0] for i in range(20)}, "mean", 2, 0.1, dtype="float32", **PLAIN)
     assert mapped.centres.tobytes() == result.centres.tobytes()  # no intercept
     with pytest.raises(ValueError, match="predicts nothing"):

@@ -15,8 +15,8 @@ import coterie
 
 STATIONS = (
     "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "attacks", "intake", "network",
-    "aggregators", "projections", "optimisers", "server", "init", "algorithms", "diagnostics", "metrics", "theory",
-    "evaluation", "simulation", "experiments", "batch", "fitting", "plot", "studies", "report",
+    "aggregators", "projections", "optimisers", "server", "init", "algorithms", "diagnostics", "metrics", "membership",
+    "theory", "evaluation", "simulation", "experiments", "batch", "fitting", "plot", "studies", "report",
     "federation", "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"

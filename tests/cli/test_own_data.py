@@ -76,8 +76,8 @@ def test_columns_of_other_scales_are_told_in_one_line(tmp_path: Path) -> None:
     for name, done in (("mended", mended), ("alone", alone)):
         assert re.search(r"cluster \d: site0, site2, site4, site6\n", done.stdout)
         models = load(tmp_path / name)
-        models.assign(x, 3 * x[:, 1] - x[:, 0])
-        np.testing.assert_allclose(models.predict(x), 3 * x[:, 1] - x[:, 0], atol=1.5)
+        cluster = models.assign(x, 3 * x[:, 1] - x[:, 0])
+        np.testing.assert_allclose(models.predict(x, cluster), 3 * x[:, 1] - x[:, 0], atol=1.5)
     options.append("--json")
     standard = coterie("run", *options, "--set", "problem.path=standard", cwd=tmp_path)
     assert (standard.returncode, standard.stderr) == (0, "")
@@ -102,8 +102,8 @@ def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path
     models = load(tmp_path / "out")
     x = np.array([[101320.25, 0.0], [101325.5, 1.0], [101331.75, -1.0], [101319.0, 2.0]])
     wanted = 2 * (x[:, 0] - 101325) / 5 + x[:, 1]
-    models.assign(x, wanted)
-    np.testing.assert_allclose(models.predict(x), wanted, atol=0.1)
+    cluster = models.assign(x, wanted)
+    np.testing.assert_allclose(models.predict(x, cluster), wanted, atol=0.1)
 
 
 def test_what_cannot_be_learnt_from_is_told_before_a_folder_is_made(tmp_path: Path) -> None:

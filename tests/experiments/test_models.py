@@ -44,24 +44,24 @@ def test_a_run_reports_and_its_models_come_back(tmp_path: Path) -> None:
     models = ct.load(out)
     digits = read_digits()
     turned = rotated(digits.images / 16, digits.labels, 4)
-    with pytest.raises(ValueError, match="none is chosen yet"):
+    with pytest.raises(ValueError, match="cluster: must be named"):
         models.predict(turned[0].images)
     seen = set()
     for copy in turned:
-        seen.add(models.assign(copy.images[:50], copy.labels[:50]))
-        right = models.predict(copy.images) == copy.labels
+        cluster = models.assign(copy.images[:50], copy.labels[:50], nearest=True)
+        seen.add(cluster)
+        right = models.predict(copy.images, cluster) == copy.labels
         assert right.mean() > 0.7
-        assert models.cluster is not None
-        network = models.module(models.cluster)
+        network = models.module(cluster)
         flat = torch.from_numpy(copy.images.reshape(-1, 64)).float()
-        assert np.array_equal(network(flat).argmax(dim=1).numpy(), models.predict(copy.images))
+        assert np.array_equal(network(flat).argmax(dim=1).numpy(), models.predict(copy.images, cluster))
     assert seen == {0, 1, 2, 3}
     with pytest.raises(ValueError, match="has no method ifca"):
         ct.load(out, "ifca")
     with pytest.raises(ValueError, match="no trial 7"):
         ct.load(out, trial=7)
     with pytest.raises(ValueError, match="must have 64 features"):
-        models.predict(np.zeros((2, 5)))
+        models.predict(np.zeros((2, 5)), cluster=0)
     with pytest.raises(ValueError, match="from 0 to 3"):
         models.predict(np.zeros((2, 64)), cluster=9)
 
@@ -76,6 +76,17 @@ def test_statistical_models_come_back_too(tmp_path: Path) -> None:
     for j, centre in enumerate(models.centres):
         x = rng.standard_normal((40, 5))
         assert models.assign(x, x @ centre) == j
-        np.testing.assert_allclose(models.predict(x), x @ centre, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(models.predict(x, j), x @ centre, rtol=1e-4, atol=1e-5)
+        with pytest.warns(DeprecationWarning, match=f"cluster={j}"):
+            models.predict(x)
+    assert models.assign(x, 3 * x[:, 0] + 2) == -1
+    assert models.assign(x, 3 * x[:, 0] + 2, nearest=True) in (0, 1)
+    with pytest.raises(ValueError, match="y holds a value that is not a finite number"):
+        models.assign(x, np.full(40, np.nan))
+    (tmp_path / "out" / "membership.json").write_text('{"coterie": {"loss": 1}}')
+    with pytest.raises(ValueError, match="membership must have exactly the keys"):
+        ct.load(tmp_path / "out")
+    (tmp_path / "out" / "membership.json").unlink()
+    assert ct.load(tmp_path / "out").assign(x, 3 * x[:, 0] + 2) in (0, 1)  # as an older run: the nearest
     with pytest.raises(ValueError, match="no network"):
         models.module(0)

@@ -242,7 +242,7 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     models = load(folder / "out" / "results")
     x = np.random.default_rng(0).standard_normal((40, 6))
     assert models.assign(x, x @ found[1]) == 1
-    np.testing.assert_allclose(models.predict(x), x @ found[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(models.predict(x, 1), x @ found[1], rtol=1e-4, atol=1e-5)
     shown = coterie("audit", "out/results", "--all", cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert "distance" in shown.stdout

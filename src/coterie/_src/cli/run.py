@@ -74,17 +74,32 @@ def run(
         typer.Option(help="Folder for the results, new or empty. Default: runs/DATE-TIME; with --json none."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    continued: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue",
+            metavar="DIR",
+            help="Go on from the results in DIR, with its configuration and its first method, e.g. with new data by "
+            "`--set problem.path=NEW`; says what has changed.",
+        ),
+    ] = None,
 ) -> None:
     """Compare methods on a problem; print a table, and write all results to a folder.
 
     The folder contains config.toml (`coterie run DIR/config.toml` repeats the run with the same results), summary.json,
-    trials.csv, rounds.csv, audit.csv (per client), centres/ and convergence.png; for networks also clusters.csv, for
-    your own data clients.csv (held-out scores per client), personal/ (a model per client) and columns.json.
+    trials.csv, rounds.csv, audit.csv (per client), centres/, membership.json and convergence.png; for networks also
+    clusters.csv, for your own data clients.csv (held-out scores per client), personal/ (a model per client) and
+    columns.json; with --continue also changes.json.
     `coterie.load(DIR)` reads the models. After Ctrl-C the finished trials are kept.
     """
     from coterie._src.experiments import RunFolder, check, read_config
 
     changes = list(changes or [])
+    if continued is not None:
+        if file is not None or trials is not None:
+            raise ValueError("--continue: has the configuration of DIR, and one trial; change it by --set")
+        file, trials = continued / "config.toml", 1
+        method = (method or read_config(file).methods)[:1]
     if method:
         changes.append(f"run.methods={json.dumps(method)}")
     changes += [f"run.{key}={value}" for key, value in (("trials", trials), ("seed", seed)) if value is not None]
@@ -94,20 +109,24 @@ def run(
         raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
     path = out or (None if as_json else dated_folder())
     folder = None if path is None else RunFolder(path, chosen)
-    _run(chosen, folder, as_json)
+    _run(chosen, folder, as_json, continued)
 
 
-def _run(chosen: Config, folder: RunFolder | None, as_json: bool) -> None:
+def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Path | None = None) -> None:
+    from coterie._src.experiments.continuation import continue_trial, read_run
     from coterie._src.experiments.engines import run_trials
     from coterie._src.experiments.run_folder import outcome
 
-    results = []
+    results: list[TrialResult] = []
+    earlier = None if continued is None else read_run(continued, chosen.methods[0])
     with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
         if folder is not None:
             folder.open()
         print_doubts([chosen])
         try:
-            for result in run_trials(chosen, report_rounds, interrupted):
+            for result in (
+                run_trials(chosen, report_rounds, interrupted) if earlier is None else [continue_trial(chosen, earlier)]
+            ):
                 results.append(result)
                 if folder is not None:
                     folder.add(result)
@@ -160,6 +179,8 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
             break
     if first.comparisons:
         print("on held-out samples:", *(f"{name}: {line}" for name, line in first.comparisons.items()), sep="\n  ")
+    if first.changes is not None:
+        print("changes since the earlier run:", *first.changes.lines(), sep="\n  ")
     if not chosen.problem.has_truth:
         for method, found in results[0].methods.items():
             if METHODS[method].clusters_clients:

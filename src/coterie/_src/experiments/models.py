@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from safetensors.numpy import load_file
 
 from coterie._src import tasks
 from coterie._src.arrays import as_numpy, like
-from coterie._src.client import assign
 from coterie._src.data import Clients, Encoding, rescaled
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.problems import Folder, Images
 from coterie._src.experiments.problems.images import on_device
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
+from coterie._src.membership import Membership, cluster_of
 from coterie._src.tasks.linear import least_squares
 
 
@@ -39,14 +40,14 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     Returns
     -------
     Models
-        With `assign(x, y)`, `predict(x)`, `centres` and, for networks, `module(cluster)`.
+        With `assign(x, y)`, `predict(x, cluster)`, `centres` and, for networks, `module(cluster)`.
 
     Examples
     --------
     >>> import coterie as ct
     >>> models = ct.load("runs/digits")  # doctest: +SKIP
-    >>> models.assign(x, y)  # which cluster is this client's?  # doctest: +SKIP
-    >>> models.predict(new_x)  # by the model of that cluster  # doctest: +SKIP
+    >>> cluster = models.assign(x, y)  # which cluster is this client's? -1: none of them  # doctest: +SKIP
+    >>> models.predict(new_x, cluster)  # by the model of that cluster  # doctest: +SKIP
     """
     path = Path(folder)
     config = read_config(path / "config.toml")
@@ -62,7 +63,10 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     chosen = config.methods[0] if method is None else method
     if chosen not in tensors:
         raise ValueError(f"{file}: has no method {chosen}; it has {', '.join(sorted(tensors))}")
-    return Models(config, tensors[chosen], encoding=_read_encoding(path / COLUMNS))
+    encoding = _read_encoding(path / COLUMNS)
+    membership = _read_membership(path / "membership.json", chosen, trial)
+    source = (path, chosen) if trial == 0 else None
+    return Models(config, tensors[chosen], encoding=encoding, membership=membership, source=source)
 
 
 def _read_encoding(file: Path) -> Encoding | None:
@@ -75,9 +79,21 @@ def _read_encoding(file: Path) -> Encoding | None:
         raise ValueError(f"{file}: cannot be read as an encoding of columns ({error})") from None
 
 
+def _read_membership(file: Path, method: str, trial: int) -> Membership | None:
+    """What is known about the losses of the members; None for another trial than 0, a federation or an older run."""
+    if trial or not file.is_file():
+        return None
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        found = values.get(method) if isinstance(values, dict) else values
+        return None if found is None else Membership.from_dict(found)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
 @dataclass
 class Models:
-    """One model per cluster. centres: (k, dim). cluster: the one whose model `predict` uses; `assign` sets it.
+    """One model per cluster. centres: (k, dim). membership: the usual losses in each cluster, where they are known.
 
     Samples are a pandas, Polars or Arrow frame with the columns of a client's file; an array (n, columns) of these, if
     all are numbers; or images with pixels from 0 to 1, flat or not. encoding: what is done to the columns.
@@ -85,20 +101,31 @@ class Models:
 
     config: Config
     centres: NDArray[Any]
-    cluster: int | None = None
+    cluster: int | None = None  # the one of the last `assign`, which `predict` uses by default until version 0.2
     encoding: Encoding | None = None
+    membership: Membership | None = None
+    source: tuple[Path, str] | None = None  # the folder and the method that they come from, for trial 0
 
-    def assign(self, x: Any, y: Any) -> int:
-        """The cluster whose model has the lowest loss on a client's samples; it is stored for `predict`."""
+    def assign(self, x: Any, y: Any, *, nearest: bool = False) -> int:
+        """The cluster whose model has the lowest loss on a client's samples; -1 if the client fits none of them.
+
+        It fits none if a member of that cluster would have such a loss with a probability of less than 1 %. nearest:
+        return the cluster of lowest loss in any case.
+        """
         task = self._task(x, y)
-        self.cluster = int(assign(task.losses(like(self.centres, task.clients.features)))[0])
-        return self.cluster
+        centres = like(self.centres, task.clients.features)
+        found = cluster_of(task, centres, None if nearest else self.membership)
+        self.cluster = None if found < 0 else found
+        return found
 
     def predict(self, x: Any, cluster: int | None = None) -> NDArray[Any]:
-        """(n,): the predictions of a cluster's model, classes or numbers; default: the assigned cluster."""
+        """(n,): the predictions of a cluster's model, classes or numbers."""
         chosen = self.cluster if cluster is None else cluster
         if chosen is None:
-            raise ValueError("cluster: none is chosen yet; call assign(x, y) with a client's samples, or name one")
+            raise ValueError("cluster: must be named; assign(x, y) finds that of a client by its samples")
+        if cluster is None:
+            hint = f"predict(x, cluster={chosen})"
+            warnings.warn(f"predict(x) after assign(x, y): name the cluster, {hint}", DeprecationWarning, stacklevel=2)
         if not 0 <= chosen < len(self.centres):
             raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
         task = self._task(x, None)
@@ -126,6 +153,9 @@ class Models:
     def _task(self, x: Any, y: Any | None) -> Any:
         """The run's task for one client; without targets only for predictions."""
         problem = self.config.problem
+        for given, values in (("x", x if self.encoding is None else None), ("y", y)):
+            if values is not None and not np.isfinite(as_numpy(values)).all():
+                raise ValueError(f"{given} holds a value that is not a finite number")
         features = as_numpy(x).reshape(len(x), -1) if self.encoding is None else self.encoding.features(x)
         if isinstance(problem, Folder):
             # in float64, as the files are read: far from 0 a float32 loses digits when the offset is subtracted

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.evaluation import Scores
+from coterie._src.experiments.changes import Changes
+from coterie._src.membership import Membership
 from coterie._src.metrics import Metrics
 
 Row = dict[str, Any]
@@ -28,6 +30,7 @@ class MethodResult:
     diagnostics: Diagnostics | None = None  # of Algorithm 1 with Hessians
     personal: NDArray[Any] | None = None  # (m, d), the model of every client, of a method that gives each its own
     scores: Scores | None = None  # of the clients on their held-out samples, where there are any
+    membership: Membership | None = None  # of methods that cluster the clients
 
 
 @dataclass(frozen=True)
@@ -38,3 +41,4 @@ class TrialResult:
     methods: dict[str, MethodResult]
     clients: list[Row] = field(default_factory=list)  # per client and clustering method, with held-out samples
     comparisons: dict[str, str] = field(default_factory=dict)  # by method: who is better off than alone, in words
+    changes: Changes | None = None  # of a run that continues an earlier one

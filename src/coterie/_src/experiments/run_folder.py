@@ -44,8 +44,9 @@ class RunFolder:
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
     client), clusters.csv (accuracies, for networks), clients.csv (held-out scores per client, for own data),
     centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
-    personal/TRIAL.safetensors (a model per client, of methods that give each its own), columns.json (for the problem
-    `folder`, what was done to the columns). A trial is written when it is finished.
+    personal/TRIAL.safetensors (a model per client, of methods that give each its own), membership.json (of trial 0: the
+    usual losses in each cluster), columns.json (for the problem `folder`, what was done to the columns). A trial is
+    written when it is finished.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:
@@ -80,6 +81,11 @@ class RunFolder:
         personal = {name: found.personal for name, found in result.methods.items() if found.personal is not None}
         if personal:
             self._write_models("personal", result, personal)
+        if result.trial == 0:
+            members = {name: one.membership.as_dict() for name, one in result.methods.items() if one.membership}
+            self.write_json("membership.json", members)
+        if result.changes is not None:
+            self.write_json("changes.json", result.changes.as_dict())
         self.trials.append(result)
         self._write_summary("running")
 
@@ -97,8 +103,11 @@ class RunFolder:
         self._write_summary(status)
 
     def _write_summary(self, status: str) -> None:
-        summary = json.dumps(outcome(self.config, self.trials, status), indent=2)
-        write_atomically(self.path / "summary.json", f"{summary}\n".encode())
+        self.write_json("summary.json", outcome(self.config, self.trials, status))
+
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
+        """Write a file of the folder."""
+        write_atomically(self.path / name, f"{json.dumps(values, indent=2)}\n".encode())
 
 
 def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[str, Any]:
@@ -111,6 +120,7 @@ def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[
         "trials_finished": sorted(trial.trial for trial in trials),
         "methods": summarise(trials),
         "comparisons": {str(trial.trial): trial.comparisons for trial in trials if trial.comparisons},
+        "changes": {str(trial.trial): trial.changes.as_dict() for trial in trials if trial.changes is not None},
         "diagnostics": {
             method: {str(trial.trial): found.as_dict()}
             for trial in sorted(trials, key=lambda trial: trial.trial)[:1]

@@ -24,6 +24,7 @@ from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, TrialSetup, draw_trial
+from coterie._src.membership import membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play
@@ -67,10 +68,17 @@ def run_trial(
 
 
 def run_methods(
-    methods: Sequence[Method], setup: TrialSetup, record: bool = True, on_round: OnRound = lambda: None
+    methods: Sequence[Method],
+    setup: TrialSetup,
+    record: bool = True,
+    on_round: OnRound = lambda: None,
+    known: Mapping[str, MethodResult] | None = None,
 ) -> dict[str, MethodResult]:
-    """The results of some methods by name; a method with personal models begins where the one without them ended."""
-    found: dict[str, MethodResult] = {}
+    """The results of some methods by name; a method with personal models begins where the one without them ended.
+
+    known: results that are there already.
+    """
+    found = dict(known or {})
     for method in methods:
         plain = method.base or method
         if plain.name not in found:
@@ -167,7 +175,12 @@ def run_method(
         centres = like(result.centres, setup.start)
         result = evaluated(result, cluster_models(setup.task, centres, result.labels), setup)
     if record and method.clusters_clients and recorder.last is not None:
-        result = replace(result, diagnostics=diagnose(algorithm, network, recorder.last.state))
+        state = recorder.last.state
+        result = replace(
+            result,
+            diagnostics=diagnose(algorithm, network, state),
+            membership=membership_of(task, state.centres, result.labels, setting.max_byzantine),
+        )
     return result
 
 

@@ -12,10 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients, Encoding
 from coterie._src.diagnostics import Diagnostics
+from coterie._src.experiments.changes import Changes
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
+from coterie._src.membership import Membership, cluster_of
 from coterie._src.metrics import Metrics
-from coterie._src.tasks import TASKS, LinearModel, Task, assign
+from coterie._src.tasks import TASKS, LinearModel, Task
 from coterie._src.tasks.linear import least_squares
 
 
@@ -53,6 +55,10 @@ class Result:
     encoding : Encoding or None
         What was done to the columns of files or of a frame, which `predict` and `assign` repeat; `encoding.lines()`
         says it in words. None for other data.
+    membership : Membership or None
+        The usual losses of the members of each cluster, by which `assign` judges a new client.
+    changes : Changes or None
+        What is different from the earlier run, where the fit continued one; `changes.lines()` says it in words.
 
     Examples
     --------
@@ -78,6 +84,8 @@ class Result:
     _classes: int = field(repr=False)
     _intercept: bool = field(repr=False)
     encoding: Encoding | None = field(default=None, repr=False)
+    membership: Membership | None = field(repr=False, default=None)
+    changes: Changes | None = field(repr=False, default=None)
 
     def cluster_of(self, client: int | str) -> int:
         """The cluster of a client of the fit.
@@ -148,8 +156,10 @@ class Result:
         found = self.centres[chosen]
         return found
 
-    def assign(self, x: ArrayLike | Any, y: ArrayLike | None = None) -> int:
-        """The cluster whose model has the lowest loss on the samples of a new client.
+    def assign(self, x: ArrayLike | Any, y: ArrayLike | None = None, *, nearest: bool = False) -> int:
+        """The cluster whose model has the lowest loss on the samples of a new client, -1 if it fits none of them.
+
+        It fits none if a member of that cluster would have such a loss with a probability of less than 1 %.
 
         Parameters
         ----------
@@ -157,11 +167,13 @@ class Result:
             Features, as for `predict`.
         y : array of shape (n,)
             Targets; None for the mean task.
+        nearest : bool, default False
+            Return the cluster of lowest loss in any case.
 
         Returns
         -------
         int
-            The cluster.
+            The cluster, or -1.
         """
         values, needed = self._features(x), self._task.clients.targets is not None
         if (y is not None) != needed:
@@ -170,7 +182,7 @@ class Result:
         if targets.shape != (len(values),):
             raise ValueError(f"y must have shape ({len(values)},), got {targets.shape}")
         task = self._task_on(values, targets)
-        return int(assign(task.losses(like(self.centres, task.clients.features)))[0])
+        return cluster_of(task, like(self.centres, task.clients.features), None if nearest else self.membership)
 
     def _features(self, x: Any) -> NDArray[Any]:
         values = numbers("x", x) if self.encoding is None else self.encoding.features(x)

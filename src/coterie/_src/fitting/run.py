@@ -20,7 +20,9 @@ from coterie._src.arrays import Array, as_numpy, like, namespace
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, Federation
 from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
+from coterie._src.experiments.continuation import EarlierRun, continue_methods, read_run
 from coterie._src.experiments.methods import METHODS, Method, custom_method, with_personal_models
+from coterie._src.experiments.models import Models
 from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.setup import TrialSetup
 from coterie._src.experiments.starts import STARTS, asks, is_file
@@ -102,6 +104,7 @@ def fit(
     dtype: Literal["float32", "float64"] = "float64",
     three_stage: Mapping[str, Any] | None = None,
     on_round: Callable[[], None] = lambda: None,
+    state: Result | Models | str | Path | None = None,
     **options: Any,
 ) -> Result:
     """Find the clusters of some clients and learn one model for each, although some of the clients are Byzantine.
@@ -148,6 +151,11 @@ def fit(
         Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.
     on_round : function, optional
         Called after every round.
+    state : Result, Models or path, optional
+        An earlier fit, or run of `coterie run`, to continue with these clients: its centres are the first ones, its
+        clusters keep their numbers, and `changes` of the result says what is different. If more clients than may be
+        Byzantine fit none of its clusters, these are also searched for anew, `clusters` of them, and taken if they are
+        better. For methods of Algorithm 1.
     **options
         Every other option of a method, by the names of the table `[algorithm]` of `coterie config`: `rounds`, `init`,
         `step`, `trim`, `personalise`, … By default `personalise` is "shrink" for a mapping, a folder, a file or a
@@ -208,7 +216,11 @@ def fit(
         with threadpool_limits(limits=1), np.errstate(all="ignore"):
             if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
-            results = run_methods(methods, setup, on_round=on_round)
+            changes = None
+            if state is None:
+                results = run_methods(methods, setup, on_round=on_round)
+            else:
+                results, changes = continue_methods(methods, setup, _earlier_run(state), on_round)
             result = results[chosen.name]
             _judge(result, setup)
             rows, sentences = judged_clients(methods, results, setup)
@@ -231,7 +243,21 @@ def fit(
         classes,
         added,
         encoding,
+        result.membership,
+        changes,
     )
+
+
+def _earlier_run(state: Any) -> EarlierRun:
+    if isinstance(state, Result):
+        return EarlierRun(state.centres, state.names, state.labels, state.membership)
+    if isinstance(state, Models):
+        if state.source is None:
+            raise ValueError("state: the models must be those of trial 0 of a run")
+        return read_run(*state.source)
+    if isinstance(state, str | Path):
+        return read_run(state)
+    raise ValueError(f"state must be a Result, Models or the folder of a run, got {type(state).__name__}")
 
 
 def _is_auto(clusters: Any) -> bool:

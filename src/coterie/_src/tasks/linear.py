@@ -213,6 +213,16 @@ class LinearModel:
         blocks = self.clients.blocks() if self._data is None else self.clients.blocks(CACHED_ELEMENTS)
         return namespace(centres).concat([self._losses(block, self._scores(block, centres)) for block in blocks])
 
+    def loss_variances(self, centres: Array, labels: Ints) -> Floats:
+        """(m,): the variance of the losses of a client's samples at the centre that labels[i] names; NaN for one."""
+        weights, found = self._weights(centres), np.full(self.clients.count, np.nan)
+        for block in self.clients.blocks(CACHED_ELEMENTS):
+            if block.features.shape[1] > 1:
+                scores = block.features @ weights[labels[block.start : block.stop]]
+                each = as_numpy(self.loss.value(scores, block.targets)).astype(np.float64)
+                found[block.start : block.stop] = each.var(axis=1, ddof=1)
+        return found
+
     def respond(self, centres: Array, cache: AssignmentCache | None = None) -> Response:
         if (data := self._kernel_data(centres)) is not None:
             found = None if cache is None else kernel.best_centres(data, centres, cache, self.clients.features.nbytes)

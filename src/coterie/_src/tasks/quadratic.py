@@ -101,6 +101,18 @@ class Quadratic:
             found.append(self.floors[block][:, None] + xp.sum(offsets * self._times_gram(offsets, block), axis=2))
         return xp.concat(found)
 
+    def loss_variances(self, centres: Array, labels: Ints) -> Floats:
+        """(m,): the variance of the losses of a client's samples at the centre that labels[i] names; NaN for one."""
+        if self.grams is not None:
+            return LinearModel(self.clients, squared_loss(), least_squares).loss_variances(centres, labels)
+        xp, found = namespace(centres), np.full(self.clients.count, np.nan)
+        for block in self.clients.blocks():
+            if block.features.shape[1] > 1:
+                offsets = block.features - centres[labels[block.start : block.stop]][:, None, :]
+                each = as_numpy(xp.sum(offsets**2, axis=2)).astype(np.float64)
+                found[block.start : block.stop] = each.var(axis=1, ddof=1)
+        return found
+
     @cached_property
     def _data(self) -> RegressionData | None:
         """The data in the form of the kernels; None without Gram matrices, or where these are tensors."""
