@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.command import coterie
 
 import coterie as ct
+from command import coterie
 from coterie._src.experiments.changes import ClusterChange
 from coterie._src.fitting import Result
 

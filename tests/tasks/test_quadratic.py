@@ -83,3 +83,19 @@ def test_a_float32_mean_of_many_samples_far_from_zero() -> None:
     samples = 1000 + np.random.default_rng(0).standard_normal((200_000, 1))
     task = mean_estimation(Clients(samples.astype(np.float32), None, np.array([200_000])))
     assert task.minimisers()[0, 0] == pytest.approx(samples.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-15, 1e-13, 1e-10, 1e-7, 1e-4])
+@pytest.mark.parametrize("samples", [12, 70])
+def test_losses_of_clients_whose_columns_hardly_differ(gap: float, samples: int) -> None:
+    """A column that is a multiple of the intercept, up to a gap, as a school's mean is in the table of its pupils."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, samples, 4))
+    x[:, :, 3] = 1.0
+    x[5:9, :, 1] = 0.15302041
+    x[5:9, :, 1] += gap * rng.standard_normal((4, samples))
+    y = 12.0 + 3 * rng.standard_normal((20, samples))
+    clients = Clients(x.reshape(-1, 4), y.ravel(), np.full(20, samples))
+    centres = np.array([[2.0, -3.0, 1.4, 12.6], [-9.0, 5.0, -8.0, -36.0]])
+    wanted = ((np.einsum("cnd,kd->cnk", x, centres) - y[:, :, None]) ** 2).mean(axis=1)
+    np.testing.assert_allclose(linear_regression(clients).losses(centres), wanted, rtol=1e-6)

@@ -354,7 +354,7 @@ def least_squares(x: NDArray[Any], y: NDArray[Any], ridge: float) -> Floats:
         return quick
     x, y = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     if ridge == 0:
-        solution: Floats = lstsq(x, y, cond=precision, lapack_driver="gelsy")[0]
+        solution: Floats = lstsq(x, y, cond=max(n, d) * precision, lapack_driver="gelsy")[0]
         return solution
     if d <= n:
         return np.asarray(solve(x.T @ x + n * ridge * np.eye(d), x.T @ y, assume_a="pos"))

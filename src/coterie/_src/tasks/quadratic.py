@@ -207,7 +207,7 @@ def linear_regression(clients: Clients, form: Literal["auto", "direct", "gram"] 
     small = d < n and (d <= GRAM_SHARE * n or m * d * d <= GRAM_NUMBERS)
     if form == "gram" or (form == "auto" and small):
         found = _gram_regression(clients)
-        if form == "gram" or _exact(found.grams):
+        if form == "gram" or (_exact(found.grams) and _agree(found)):
             return found
     return LinearModel(clients, squared_loss(), least_squares)
 
@@ -219,6 +219,19 @@ def _exact(grams: Array) -> bool:
     units = 1 / np.sqrt(np.diag(mean)[used])
     values = np.linalg.eigvalsh(mean[np.ix_(used, used)] * (units[:, None] * units))
     return not len(values) or bool(values[0] > EXACT * np.finfo(as_numpy(grams[:1]).dtype).eps * values[-1])
+
+
+def _agree(found: Quadratic) -> bool:
+    """Whether the loss at 0 is the mean square of the targets of every client: so the minimisers are not too far away.
+
+    They are, in directions in which the columns of a client barely differ.
+    """
+    assert found.grams is not None
+    zero = as_numpy(found.losses(0 * found.minima[:1, :]))[:, 0].astype(np.float64)
+    owner = np.repeat(np.arange(found.clients.count), found.clients.sizes)
+    squares = np.bincount(owner, as_numpy(found.clients.targets).astype(np.float64) ** 2) / found.clients.sizes
+    tolerance = np.sqrt(np.finfo(as_numpy(found.minima[:1, :]).dtype).eps)
+    return bool((np.abs(zero - squares) <= tolerance * squares).all())
 
 
 def _gram_regression(clients: Clients) -> Quadratic:
