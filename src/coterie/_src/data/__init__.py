@@ -4,6 +4,7 @@ from coterie._src.data.clients import Block, Clients, Federation, HeldOut, Truth
 from coterie._src.data.encoding import Encoding, learn_encoding
 from coterie._src.data.folder import (
     OwnData,
+    encode_tables,
     encoded,
     feature_names,
     read_folder,
@@ -36,6 +37,7 @@ __all__ = [
     "RawTable",
     "Truth",
     "client_tables",
+    "encode_tables",
     "encoded",
     "feature_names",
     "gaussian_means",

@@ -105,6 +105,30 @@ def read_tables(
     max_byzantine: a number of clients or, if it is a float, a fraction of them.
     """
     tables = client_tables(source, client, wanted_columns(target, client, columns))
+    return encode_tables(
+        tables,
+        target,
+        columns=columns,
+        offset=offset,
+        scale=scale,
+        intercept=intercept,
+        dtype=dtype,
+        max_byzantine=max_byzantine,
+    )
+
+
+def encode_tables(
+    tables: Mapping[str, RawTable],
+    target: str | None,
+    *,
+    columns: Sequence[str],
+    offset: Sequence[float],
+    scale: Sequence[float],
+    intercept: bool,
+    dtype: DTypeLike,
+    max_byzantine: float,
+) -> OwnData:
+    """The clients of some tables by the encoding that these tables give; the options are those of `read_tables`."""
     count = max_byzantine if isinstance(max_byzantine, int) else int(max_byzantine * len(tables))
     encoding = learn_encoding([*tables.values()], target, columns, count, intercept=intercept)
     return OwnData(encoded(tables, encoding, offset, scale, intercept, dtype), encoding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config
 from coterie._src.experiments.methods import METHODS, max_byzantine_count
 from coterie._src.experiments.plan import smallest_share_of
-from coterie._src.experiments.problems import Folder, Images, Synthetic
+from coterie._src.experiments.problems import ClientTables, Images, Synthetic, problem_of
 
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
@@ -30,7 +31,7 @@ def doubts(config: Config) -> dict[str, str]:
         "large bound": _bound_too_large(config),
         "own": _left_to_the_method(config),
     }
-    if isinstance(config.problem, Folder):
+    if isinstance(config.problem, ClientTables):
         if any(METHODS[name].clusters_clients and not _conditioned(config, name) for name in config.methods):
             found["scale"] = _badly_scaled(config.problem.model_dump_json())
         if config.attack != AttackSection() and not config.problem.byzantine:
@@ -51,7 +52,7 @@ def _badly_scaled(problem_json: str) -> str | None:
 
     The rounds that a descent with one step size needs grow with the condition number of XᵀX.
     """
-    problem = Folder.model_validate_json(problem_json)
+    problem: ClientTables = problem_of(json.loads(problem_json))
     if problem.task == "mean":
         return None
     x = np.asarray(problem.own_data().clients.features, dtype=np.float64)[:, : -1 if problem.adds_intercept else None]

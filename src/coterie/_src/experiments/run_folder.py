@@ -15,7 +15,7 @@ from coterie import __version__
 from coterie._src.data import Encoding
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.outcome import Row, TrialResult
-from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.problems import ClientTables
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.summary import summarise
 from coterie._src.experiments.toml import as_toml
@@ -57,7 +57,7 @@ class RunFolder:
         self.trials: list[TrialResult] = []
         self.notes: dict[str, str] = {}
         self.encoding: Encoding | None = None
-        if isinstance(config.problem, Folder):
+        if isinstance(config.problem, ClientTables):
             self.notes = {"columns": json.dumps(config.problem.weight_names())}
             self.encoding = config.problem.encoding()
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 from pydantic_core import PydanticCustomError
 
+from coterie._src.data.known_tables import KNOWN_TABLES
 from coterie._src.experiments.problems.base import Problem, Setup
-from coterie._src.experiments.problems.folder import Folder
+from coterie._src.experiments.problems.folder import ClientTables, Folder, KnownTables
 from coterie._src.experiments.problems.images import Images
 from coterie._src.experiments.problems.synthetic import GaussianMeans, MixedRegression, PoissonMeans, Synthetic
 from coterie._src.experiments.problems.tabular import Tabular
@@ -16,9 +17,11 @@ from coterie._src.registry import Registry
 __all__ = [
     "PROBLEMS",
     "AnyProblem",
+    "ClientTables",
     "Folder",
     "GaussianMeans",
     "Images",
+    "KnownTables",
     "MixedRegression",
     "PoissonMeans",
     "Problem",
@@ -49,6 +52,7 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
         ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
         ProblemRecord("folder", "your own data, one file per client or one file for all", Folder),
+        *(ProblemRecord(known.name, known.summary, KnownTables) for known in KNOWN_TABLES),
     ],
 )
 
