@@ -325,7 +325,7 @@ def _typical(values: Floats, byzantine: int) -> Floats:
 
 
 def _variation(inner: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
-    """(c, r): the diagonals of BᵀH_iB, 0 where they are no more than rounding errors: where no feature of client i varies.
+    """(c, r): the diagonals of BᵀH_iB, 0 where they are no more than rounding errors, as where no feature varies.
 
     A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, and the product is
     rounded by so much times ε. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so
