@@ -88,17 +88,14 @@ def take_step(
     found = per_cluster(
         server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights, memory.aggregator
     )
-    gradients = _completed(server, found, accepted, substitutes, weights)
-    updated = found.counts >= max(1, server.quorum)
-    if substitutes is not None:
-        updated[substitutes.labels] = True
-    directions, moments = server.optimiser.update(gradients, updated, memory.moments)
+    gradients, counts = _completed(server, found, accepted, substitutes, weights)
+    directions, moments = server.optimiser.update(gradients, counts, memory.moments)
     with np.errstate(over="ignore", invalid="ignore"):
         moved = centres - like(step_sizes[:, None], centres) * directions
+    after, rejected = server.project(moved), np.zeros(len(step_sizes), dtype=np.bool_)
     xp = namespace(centres)
-    rejected = ~as_numpy(xp.isfinite(moved).all(axis=1))
-    after = server.project(moved)
-    if rejected.any():
+    if not (finite := xp.isfinite(moved)).all():
+        rejected = ~as_numpy(finite.all(axis=1))
         after = xp.where(like(rejected[:, None], centres) > 0, centres, after)
     shares = trimmed_share(accepted.updates, accepted.labels, server.trim) if server.audit else None
     moves = row_distances(after, centres)
@@ -107,18 +104,23 @@ def take_step(
 
 def _completed(
     server: Server, found: Aggregates, accepted: Accepted, substitutes: Accepted | None, weights: Floats | None
-) -> Array:
-    """(k, d): the aggregates, 0 below the quorum, with substitutes in empty clusters and shared coordinates."""
-    gradients = found.updates
+) -> tuple[Array, Ints]:
+    """(k, d): the aggregates, 0 below the quorum, with substitutes in empty clusters and shared coordinates.
+
+    And (k,): the replies behind them, 0 below the quorum.
+    """
+    gradients, counts = found.updates, found.counts
     if server.quorum > 1:
-        gradients[np.flatnonzero(found.counts < server.quorum)] = 0.0
+        counts = np.where(counts < server.quorum, 0, counts)
+        gradients[np.flatnonzero(counts == 0)] = 0.0
     if substitutes is not None:
-        gradients[substitutes.labels] = substitutes.updates
+        counts = counts.copy()
+        gradients[substitutes.labels], counts[substitutes.labels] = substitutes.updates, 1
     if server.shared and len(accepted.labels):
         common = accepted.updates[:, : server.shared]
         one = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
         gradients[:, : server.shared] = one.updates
-    return gradients
+    return gradients, counts
 
 
 def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
