@@ -159,7 +159,7 @@ def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:
 def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:
     """(clusters,): the median of the values under each label; where there are none, that of all values."""
     counts = np.bincount(labels, minlength=clusters)
-    ranked = np.append(values[np.lexsort((values, labels))], np.nan)
-    first = np.cumsum(counts) - counts
-    middle: Floats = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
+    ranked, first = values[np.lexsort((values, labels))], np.cumsum(counts) - counts
+    low, high = (ranked.take(first + rank // 2, mode="clip") for rank in (counts - 1, counts))
+    middle: Floats = (low + high) / 2
     return middle if counts.all() else np.where(counts > 0, middle, np.median(values))
