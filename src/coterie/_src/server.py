@@ -48,6 +48,7 @@ class ServerMemory(NamedTuple):
 
     moments: Moments | None = None  # of the optimiser
     aggregator: Array | None = None  # (k, d), of the rule
+    shared: Array | None = None  # (1, shared), of the rule on the shared coordinates
 
 
 NO_MEMORY = ServerMemory()
@@ -88,7 +89,7 @@ def take_step(
     found = per_cluster(
         server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights, memory.aggregator
     )
-    gradients, counts = _completed(server, found, accepted, substitutes, weights)
+    gradients, counts, shared = _completed(server, found, accepted, substitutes, weights, memory)
     directions, moments = server.optimiser.update(gradients, counts, memory.moments)
     with np.errstate(over="ignore", invalid="ignore"):
         moved = centres - like(step_sizes[:, None], centres) * directions
@@ -99,17 +100,22 @@ def take_step(
         after = xp.where(like(rejected[:, None], centres) > 0, centres, after)
     shares = trimmed_share(accepted.updates, accepted.labels, server.trim) if server.audit else None
     moves = row_distances(after, centres)
-    return Step(after, found.counts, shares, rejected, moves, ServerMemory(moments, found.memory))
+    return Step(after, found.counts, shares, rejected, moves, ServerMemory(moments, found.memory, shared))
 
 
 def _completed(
-    server: Server, found: Aggregates, accepted: Accepted, substitutes: Accepted | None, weights: Floats | None
-) -> tuple[Array, Ints]:
+    server: Server,
+    found: Aggregates,
+    accepted: Accepted,
+    substitutes: Accepted | None,
+    weights: Floats | None,
+    memory: ServerMemory,
+) -> tuple[Array, Ints, Array | None]:
     """(k, d): the aggregates, 0 below the quorum, with substitutes in empty clusters and shared coordinates.
 
-    And (k,): the replies behind them, 0 below the quorum.
+    And (k,), the replies behind them, 0 below the quorum, and the rule's memory of the shared coordinates.
     """
-    gradients, counts = found.updates, found.counts
+    gradients, counts, shared = found.updates, found.counts, memory.shared
     if server.quorum > 1:
         counts = np.where(counts < server.quorum, 0, counts)
         gradients[np.flatnonzero(counts == 0)] = 0.0
@@ -118,9 +124,9 @@ def _completed(
         gradients[substitutes.labels], counts[substitutes.labels] = substitutes.updates, 1
     if server.shared and len(accepted.labels):
         common = accepted.updates[:, : server.shared]
-        one = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
-        gradients[:, : server.shared] = one.updates
-    return gradients, counts
+        one = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights, shared)
+        gradients[:, : server.shared], shared = one.updates, one.memory
+    return gradients, counts, shared
 
 
 def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
