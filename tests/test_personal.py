@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie._src.client import personalise
 from coterie._src.data import Clients, Federation, tabular
+from coterie._src.personal import personalise
 from coterie._src.tasks import (
     linear_regression,
     logistic_regression,

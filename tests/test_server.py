@@ -10,7 +10,8 @@ from coterie._src.aggregators import Aggregator, CentredClipping, Mean, Median, 
 from coterie._src.data import mixed_regression
 from coterie._src.intake import Accepted
 from coterie._src.projections import Box, L2Ball
-from coterie._src.server import STEEPER, Server, automatic_steps, take_step
+from coterie._src.server import Server, take_step
+from coterie._src.step_sizes import STEEPER, automatic_steps
 from coterie._src.tasks import linear_regression
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
