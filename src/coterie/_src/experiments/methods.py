@@ -317,7 +317,7 @@ OWN = "+own"
 
 
 def with_personal_models(method: Method) -> Method:
-    """The method after which every client fits a model of its own (`client.personalise`): NAME+own."""
+    """The method after which every client fits a model of its own (`personal.personalise`): NAME+own."""
     if method.needs_truth:
         raise ValueError(f"must be a method that needs no truth before {OWN}, got {method.name}{OWN}")
     if method.name == "local":
