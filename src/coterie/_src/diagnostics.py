@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,27 @@ class Diagnostics:
             for name, value in found.items()
         }
 
+    @classmethod
+    def from_dict(cls, values: Any) -> Diagnostics:
+        """The diagnostics that `as_dict` wrote, or a `ValueError` that says what is wrong with them."""
+        names = [*cls.__dataclass_fields__]
+        if not isinstance(values, Mapping) or set(values) != {*names, "bound_reached"}:
+            raise ValueError(f"diagnostics must have exactly the keys {', '.join([*names, 'bound_reached'])}")
+        found: dict[str, Any] = {}
+        for name in names:
+            value, kind = values[name], cls.__dataclass_fields__[name].type
+            if kind == "float":
+                unknown = math.inf if name == "separation" else math.nan
+                right, found[name] = value is None or _is_number(value), unknown if value is None else value
+            elif kind == "int":
+                right, found[name] = _is_whole(value), value
+            else:
+                right = isinstance(value, list) and all(_is_whole(one) for one in value)
+                found[name] = tuple(value) if right else ()
+            if not right:
+                raise ValueError(f"diagnostics: {name} must not be {value!r}")
+        return cls(**found)
+
     def lines(self, names: Sequence[str]) -> list[str]:
         """At most five lines of text; names: of the clients."""
         found = []
@@ -112,6 +133,14 @@ class Diagnostics:
             found.append(f"outliers: {self.outliers} replies left out, {self.max_byzantine} Byzantine clients allowed "
                          f"for{reached}")  # fmt: skip
         return found[:5]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _unknown(value: Any) -> bool:
