@@ -352,6 +352,10 @@ def fitted(**options: Any) -> Any:
             lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], np.array([1, "a"], dtype=object)),
             "groups must hold strings or numbers, and not both",
         ),
+        (
+            lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], pd.array([1, None], dtype="Int64")),
+            "groups: row 1 must name a site by a string or a number, got <NA>",
+        ),
         (lambda: fitted().predict(ROWS.X, ROWS.site, cluster=0), "predict: name groups or a cluster, and not both"),
         (lambda: fitted().predict(ROWS.X, cluster=2), "cluster must be a whole number from 0 to 1, got 2"),
         (lambda: fitted().predict(ROWS.X, cluster=True), "cluster must be a whole number from 0 to 1, got True"),

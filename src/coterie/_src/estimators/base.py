@@ -107,7 +107,9 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"method: {self.method} puts site {clients.names[int(labels.argmin())]} into no cluster")
         self.sites_ = sites
         bound = max_byzantine_count(self.max_byzantine, len(sites))
-        self._keep(result, suspicion(TASKS[task].model(clients, self._classes), result, bound), bound)
+        with np.errstate(all="ignore"):
+            suspicions = suspicion(TASKS[task].model(clients, self._classes), result, bound)
+        self._keep(result, suspicions, bound)
         return self
 
     def _keep(self, result: Result, suspicions: tuple[Floats, list[str]], bound: int) -> None:
@@ -345,7 +347,7 @@ def site_names(groups: Any, rows: int) -> NDArray[Any]:
         raise ValueError(f"groups must name the site of every row ({rows}), got {len(given)}")
     cells = given.tolist()
     for row, cell in enumerate(cells):
-        if cell is None or cell != cell or not isinstance(cell, str | Real):  # noqa: PLR0124
+        if not isinstance(cell, str | Real) or cell != cell:  # noqa: PLR0124
             raise ValueError(f"groups: row {row} must name a site by a string or a number, got {cell!r}")
     if len({isinstance(cell, str) for cell in cells}) > 1:
         raise ValueError("groups must hold strings or numbers, and not both")
