@@ -353,7 +353,7 @@ def fitted(**options: Any) -> Any:
             "groups must hold strings or numbers, and not both",
         ),
         (
-            lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], pd.array([1, None], dtype="Int64")),
+            lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], np.array([1, pd.NA], dtype=object)),
             "groups: row 1 must name a site by a string or a number, got <NA>",
         ),
         (lambda: fitted().predict(ROWS.X, ROWS.site, cluster=0), "predict: name groups or a cluster, and not both"),
