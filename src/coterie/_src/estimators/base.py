@@ -43,7 +43,6 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
     # with metadata routing, `groups` reaches these methods unless the user asks for something else
     __metadata_request__fit: ClassVar = {"groups": True}
     __metadata_request__predict: ClassVar = {"groups": True, "cluster": UNUSED}
-    __metadata_request__predict_proba: ClassVar = {"groups": True, "cluster": UNUSED}
     __metadata_request__score: ClassVar = {"groups": True}
 
     def __init__(

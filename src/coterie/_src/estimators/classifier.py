@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
@@ -91,6 +92,8 @@ class ClusteredClassifier(ClassifierMixin, ClusteredModel):  # type: ignore[misc
     >>> model.predict([[2.0, 0.0], [2.0, 0.0]], groups=["oslo", "rome"]).tolist()
     ['yes', 'no']
     """
+
+    __metadata_request__predict_proba: ClassVar = {"groups": True, "cluster": UNUSED}
 
     @property
     def _task_name(self) -> str:
