@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie._src.aggregators import shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
@@ -107,7 +108,7 @@ class Diagnostics:
                 raise ValueError(f"diagnostics: {name} must not be {value!r}")
         return cls(**found)
 
-    def lines(self, names: Sequence[str]) -> list[str]:
+    def lines(self, names: Sequence[object] | NDArray[Any]) -> list[str]:
         """At most five lines of text; names: of the clients."""
         found = []
         if self.closest:
@@ -116,7 +117,7 @@ class Diagnostics:
             found.append(f"separation: clusters {one} and {other}, the nearest, are {self.separation:.1f} deviations "
                          f"apart: {verdict}")  # fmt: skip
             if self.uncertain:
-                shown = ", ".join(names[client] for client in self.uncertain[:NAMED])
+                shown = ", ".join(str(names[client]) for client in self.uncertain[:NAMED])
                 more = ", …" if len(self.uncertain) > NAMED else ""
                 found.append(f"uncertain: {len(self.uncertain)} of {len(names)} clients fit a second cluster nearly as "
                              f"well: {shown}{more}")  # fmt: skip
