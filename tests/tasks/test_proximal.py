@@ -89,6 +89,22 @@ def test_a_huge_penalty_keeps_the_model() -> None:
     torch.testing.assert_close(found.trained_near(anchors, np.array([1e12, np.inf])), anchors, rtol=0, atol=1e-10)
 
 
+def test_a_network_with_fewer_samples_than_features_is_also_held_near_the_model() -> None:
+    """Where training without a penalty runs in dual form."""
+    torch.manual_seed(0)
+    clients = Clients(torch.randn(16, 20).double(), torch.arange(16) % 3, np.array([8, 8]))
+    build = tasks.module(
+        lambda: nn.Sequential(nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 3)).double(), CROSS, training=LocalTraining()
+    )
+    found = build(clients)
+    anchors = torch.stack([found.fresh(np.random.default_rng(seed)) for seed in range(2)])
+    free, held = (found.trained_near(anchors, np.full(2, penalty)) for penalty in (0.0, 10.0))
+    distances = [torch.linalg.vector_norm(models - anchors, dim=1) for models in (free, held)]
+    assert (distances[1] < 0.3 * distances[0]).all()
+    free_in_dual = anchors - found._update(anchors, next(clients.blocks()), LocalTraining(proximal.EPOCHS))
+    torch.testing.assert_close(free, free_in_dual, rtol=1e-6, atol=1e-8)
+
+
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6), seed=st.integers(0, 9))
 def test_a_quarter_of_a_client_s_samples_validates(sizes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -146,6 +162,11 @@ def test_clients_that_differ_from_their_cluster_get_a_model_of_their_own() -> No
     assert differs.sum() >= 6
     assert (own[differs] < 0.5 * kept[differs]).all()
     assert (personal.shrinkage[differs] < 0.5).all()
+    near = np.array([anchor == "cluster" for anchor in personal.anchors]) & (personal.shrinkage < 1)
+    assert near.any()
+    shrinkage = np.where(near, personal.shrinkage, 0.0)
+    trained = found.trained_near(torch.cat([centre] * 12), shrinkage / (1 - shrinkage))  # on all samples
+    np.testing.assert_allclose(np.asarray(personal.models)[near], np.asarray(trained)[near], rtol=1e-9)
 
 
 @pytest.mark.parametrize("bad", [np.nan, 1e30])
@@ -154,6 +175,15 @@ def test_an_absurd_model_of_the_cluster_does_no_harm(bad: float) -> None:
     personal = personalise(found, torch.full_like(centre, bad), np.zeros(4, np.int64))
     assert personal.anchors == ("own",) * 4
     torch.testing.assert_close(torch.as_tensor(personal.models), found.minimisers())
+
+
+def test_a_client_with_too_few_samples_does_not_keep_a_model_that_is_not_finite() -> None:
+    found = regression([3, 3])
+    centres = torch.tensor([[0.1, 0.2, 0.3], [np.nan, 0.0, 0.0]], dtype=torch.float64)
+    personal = personalise(found, centres, np.array([0, 1]))
+    assert personal.anchors == ("cluster", "own")
+    torch.testing.assert_close(torch.as_tensor(personal.models)[0], centres[0])
+    assert np.isfinite(np.asarray(personal.models)).all()
 
 
 def test_the_result_does_not_depend_on_the_other_clients_or_their_order() -> None:

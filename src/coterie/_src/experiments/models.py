@@ -18,7 +18,7 @@ from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients, Encoding, rescaled
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.personal import PersonalModel, personal_model
-from coterie._src.experiments.problems import Folder, Images
+from coterie._src.experiments.problems import ClientTables, Images
 from coterie._src.experiments.problems.images import on_device
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
@@ -169,7 +169,7 @@ class Models:
             if not problem.hidden:
                 return dim // problem.classes - 1
             return (dim - problem.classes * (problem.hidden + 1)) // problem.hidden - 1
-        return dim // (problem.classes if isinstance(problem, Folder) and problem.task == "softmax" else 1)
+        return dim // (int(getattr(problem, "classes", 1)) if problem.loss_of() == "softmax" else 1)
 
     def _task(self, x: Any, y: Any | None) -> Any:
         """The run's task for one client; without targets only for predictions."""
@@ -178,7 +178,7 @@ class Models:
             if values is not None and not np.isfinite(as_numpy(values)).all():
                 raise ValueError(f"{given} holds a value that is not a finite number")
         features = as_numpy(x).reshape(len(x), -1) if self.encoding is None else self.encoding.features(x)
-        if isinstance(problem, Folder):
+        if isinstance(problem, ClientTables):
             # in float64, as the files are read: far from 0 a float32 loses digits when the offset is subtracted
             features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
             if problem.adds_intercept:
