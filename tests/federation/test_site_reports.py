@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from coterie._src.federation.site_reports import LARGEST, Report, Request, admit
 from coterie._src.simulation import stream
 from coterie._src.tasks import linear_regression, logistic_regression, mean_estimation
 from in_process import FAULTS, Fault, InProcessGrid, reporting
+from real_processes import coterie
 
 SCHOOLS = ["problem.kind=schools-like", "problem.clusters=3", "algorithm.rounds=6"]
 MODELS = ("cluster", "personal", "global", "local")
@@ -86,6 +88,10 @@ def test_a_federation_ends_with_its_scores_and_every_site_keeps_its_models(tmp_p
     assert list(summary["models"]) == ["cluster", "personal", "global", "local"]
     assert summary["models"]["personal"]["test_loss"] < 0.5 * summary["models"]["global"]["test_loss"]
     assert (tmp_path / "out" / "for-all" / "state.safetensors").is_file()
+    shown = coterie("audit", "out", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"^ one for all +\d+\.\d+ +0\.\d+ +-?\d+\.\d+$", shown.stdout, re.MULTILINE)
+    assert "  3: cluster must be from 0 to 2, got 3" in shown.stdout
     centres = load_file(tmp_path / "out" / "centres.safetensors")["brifca-median"]
     for site in (0, 7):
         kept = load_file(tmp_path / f"site{site}" / "personal.safetensors")
@@ -285,6 +291,8 @@ def test_an_accuracy_above_1_is_refused() -> None:
     found = evaluate_sites(InProcessGrid(client, range(9), faults), centres, score="accuracy")
     assert found.refused == {2: "accuracy.personal must be from 0 to 1, got 1.5"}
     assert 0.5 < found.summary["personal"]["test_score"] <= 1.0
+    with pytest.raises(ValueError, match=r"max_byzantine must be at least 0 and less than 0.5, got 2"):
+        evaluate_sites(InProcessGrid(client, range(9)), centres, max_byzantine=2)
     assert "test accuracy" in evaluation_lines(found)[0]
 
 

@@ -32,7 +32,7 @@ from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
 from coterie._src.federation.renamed import with_new_names
-from coterie._src.federation.report import evaluation_lines
+from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
 from coterie._src.federation.strategy import ClusteredStrategy
@@ -136,7 +136,9 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
         deadline=settings.deadline,
         for_all=for_all,
     )
-    for line in evaluation_lines(evaluation):
+    lines = evaluation_lines(evaluation)
+    write_atomically(folder / TABLE, "\n".join([*lines, ""]).encode())
+    for line in lines:
         log(INFO, line)
 
 

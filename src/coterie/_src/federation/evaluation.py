@@ -250,6 +250,8 @@ def evaluate_sites(
     ...     centres = strategy.start(grid, start).arrays["centres"].numpy()
     ...     return evaluate_sites(grid, centres, folder="federation").summary
     """
+    if not 0 <= max_byzantine < 0.5:
+        raise ValueError(f"max_byzantine must be at least 0 and less than 0.5, got {max_byzantine}")
     saved = None if folder is None else Checkpoint(folder).load()
     clients = ClientNumbers(max_clients, () if saved is None else saved.nodes)
     network = FlowerNetwork(grid, clients, deadline)

@@ -42,6 +42,8 @@ def audit_table(clients: Iterable[ClientAudit], names: Mapping[str, str]) -> Tab
     return table
 
 
+TABLE = "evaluation.txt"
+"""The file with the table of the sites' scores, in the folder of a federation."""
 MODEL_NAMES = {"cluster": "of its cluster", "personal": "personal", "global": "one for all", "local": "its own alone"}
 
 

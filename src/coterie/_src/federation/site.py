@@ -30,7 +30,8 @@ class Site:
     Parameters
     ----------
     task
-        The task on the rows that the site learns from.
+        The task on the rows that the site learns from. For a network: its own model alone is trained as
+        `task.fitting(rounds, step)` says; for as many rounds as the federation has, the comparison is fair.
     held_out
         The rows that no model sees, those of one client; None for a site that held out none.
     models

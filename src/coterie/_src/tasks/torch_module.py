@@ -436,8 +436,10 @@ class NetworkTask:
         owners = split.validation.owners[judged]
         learning, near = self.on(split.rest.take(owners)), anchors[torch.from_numpy(owners)]
         validation = self.on(split.validation.clients.take(judged))
-        candidates = [near, *(learning.trained_near(near, np.full(len(near), p)) for p in proximal.PENALTIES)]
-        losses = [validation.sample_losses(models) for models in (*candidates, learning.minimisers())]
+        losses = [validation.sample_losses(near)]  # one candidate after the other: a model for every client is large
+        for penalty in proximal.PENALTIES:
+            losses.append(validation.sample_losses(learning.trained_near(near, np.full(len(near), penalty))))
+        losses.append(validation.sample_losses(learning.minimisers()))
         return np.array([proximal.chosen([each[client] for each in losses]) for client in range(len(judged))])
 
     def trained_near(self, anchors: Tensor, penalties: Floats) -> Tensor:
