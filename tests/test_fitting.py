@@ -334,6 +334,9 @@ def test_personal_networks_are_in_the_result() -> None:
     assert (result.predict(x, client=result.names[0]) == y.numpy()).mean() > 0.8
     assert "within one standard error" in result.comparison
     assert not result.comparison.endswith(" 0 within one standard error")
+    options: dict[str, Any] = {"step": 1.0, "rounds": 60, "holdout": 0}
+    alone = ct.fit(clients, task, 2, method="local+own", **options)  # trained for as long as all rounds together
+    np.testing.assert_allclose(alone.personal, ct.fit(clients, task, 2, method="local", **options).centres, rtol=1e-6)
 
 
 # --- methods ----------------------------------------------------------------------------------------------
