@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,14 @@ class Diagnostics:
             name: list(value) if isinstance(value, tuple) else None if _unknown(value) else value
             for name, value in found.items()
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
+        """The diagnostics that gave these plain values; NaN for what is not known."""
+        found: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        for name, value in found.items():
+            found[name] = tuple(value) if isinstance(value, list) else math.nan if value is None else value
+        return cls(**found)
 
     def lines(self, names: Sequence[str]) -> list[str]:
         """At most five lines of text; names: of the clients."""

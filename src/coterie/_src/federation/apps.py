@@ -28,8 +28,10 @@ from coterie._src.experiments.setup import setting_of
 from coterie._src.experiments.starts import first_centres
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
+from coterie._src.federation.page import federation_page
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.strategy import ClusteredStrategy
+from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
 from coterie._src.tasks import Task
 
@@ -72,8 +74,8 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     Returns
     -------
     tuple of ServerApp and ClientApp
-        The server writes its state, the audit and, at the end, `centres.safetensors`, which `coterie.load` reads, into
-        the `folder` of the run, and goes on from there when it is started again.
+        The server writes its state, the audit and, at the end, `centres.safetensors`, which `coterie.load` reads, and
+        `report.html` into the `folder` of the run, and goes on from there when it is started again.
 
     Examples
     --------
@@ -120,6 +122,10 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     only_this = config.run.model_copy(update={"methods": [settings.method]})
     write_atomically(folder / "config.toml", as_toml(config.model_copy(update={"run": only_this})).encode())
     write_atomically(folder / "centres.safetensors", models)
+    try:
+        write_atomically(folder / PAGE, federation_page(folder).encode())
+    except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
+        log(WARNING, "%s: not written (%s)", folder / PAGE, error)
 
 
 def _algorithm_and_start(config: Config, settings: RunSettings, features: int) -> tuple[Algorithm, Any]:
