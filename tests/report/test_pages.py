@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from command import coterie
+from coterie._src.experiments import RunFolder, run_trials
 from coterie._src.experiments.methods import METHODS
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.page import federation_page
 from coterie._src.report.html import run_page, sweep_page
 from coterie._src.report.run_record import read_run
 from hostile import NAMES
+from small_trials import small
 
 VOID = {"meta", "br", "hr", "input"}
 LARGEST = 1_500_000
@@ -171,6 +173,40 @@ def test_a_folder_that_is_none_is_one_line(tmp_path: Path, paper_run: Path) -> N
     (copy / "config.toml").write_text("[run]\nmethods = ['of a package that is not here']\n")
     assert read_run(copy).config is None
     check(run_page(copy))
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "told"),
+    [
+        ("audit.csv", "trial,method,client,", "trial,method,who,", "audit.csv: client must be a column"),
+        ("assignments.csv", "0,ifca,1,", "0,ifca,one,", "assignments.csv: round must be a column of whole numbers"),
+        ("directions.csv", "first", "1st", "directions.csv: first must be a column"),
+        ("summary.json", '"dist": {', '"dist": 3, "x": {', "summary.json: is not the summary of a run"),
+        ("summary.json", "{", "[", "summary.json: is not the summary of a run"),
+    ],
+)
+def test_a_file_that_somebody_has_edited_is_one_line(
+    file: str, before: str, after: str, told: str, paper_run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(paper_run, copy)
+    text = (copy / file).read_text(encoding="utf-8")
+    assert before in text
+    (copy / file).write_text(text.replace(before, after, 1), encoding="utf-8")
+    done = coterie("report", str(copy), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert told in done.stderr
+
+
+def test_a_run_under_way_has_a_page(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", small())
+    folder.open()
+    check(run_page(folder.path))
+    folder.add(next(iter(run_trials(small("run.trials=1")))))
+    found = check(run_page(folder.path))
+    assert "running" in found.texts
+    assert "1 of 3" in found.texts
 
 
 def test_the_page_of_a_sweep(finished: Path) -> None:

@@ -19,6 +19,16 @@ from coterie._src.experiments.toml import read_config
 SUMMARY = "summary.json"
 """The file by which the folder of a run is known."""
 
+COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "trials": (("method",), ("trial",)),
+    "rounds": (("method",), ("trial", "round")),
+    "audit": (("method", "client"), ("trial", "cluster")),
+    "clients": (("client",), ("trial", "cluster")),
+    "assignments": (("method", "client"), ("trial", "round", "cluster")),
+    "directions": (("method", "client", "first", "second"), ("trial",)),
+}
+"""By file, the columns that a page needs, and those of them that hold whole numbers."""
+
 Row = dict[str, str]
 
 
@@ -77,33 +87,38 @@ def read_run(folder: Path) -> RunRecord:
     """The record of the folder; ValueError where it is not that of a run."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        if not isinstance(summary["methods"], dict) or not isinstance(summary["trials_finished"], list):
-            raise ValueError("methods and trials_finished are missing")
+        metrics = [metric for own in summary["methods"].values() for metric in own.values()]
+        if not all(isinstance(metric, dict) for metric in metrics) or not isinstance(summary["trials_finished"], list):
+            raise ValueError("methods or trials_finished are malformed")
         text = (folder / "config.toml").read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ValueError(f"{folder}: is not the folder of a run; {Path(error.filename).name} is missing") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / SUMMARY}: is not the summary of a run ({error})") from None
     try:
         config = read_config(folder / "config.toml")
     except ValueError:
         config = None
-    names = ("trials", "rounds", "audit", "clients", "assignments", "directions")
-    record = RunRecord(folder, summary, config, text, **{name: _rows(folder / f"{name}.csv") for name in names})
-    if any("cluster" not in row or "method" not in row or "trial" not in row for row in record.audit):
-        raise ValueError(f"{folder / 'audit.csv'}: needs the columns trial, method and cluster")
-    return record
+    return RunRecord(
+        folder, summary, config, text, **{name: _rows(folder / f"{name}.csv", *COLUMNS[name]) for name in COLUMNS}
+    )
 
 
-def _rows(file: Path) -> list[Row]:
+def _rows(file: Path, texts: Sequence[str], whole: Sequence[str]) -> list[Row]:
+    """The rows of a file, which must have these columns; those of `whole` hold whole numbers."""
     if not file.is_file():
         return []
     try:
         with file.open(encoding="utf-8", newline="") as stream:
-            return [{name: value or "" for name, value in row.items() if name is not None} for row in
+            rows = [{name: value or "" for name, value in row.items() if name is not None} for row in
                     csv.DictReader(stream)]  # fmt: skip
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: is not a table ({error})") from None
+    for row in rows:
+        for name in (*texts, *whole):
+            if name not in row or (name in whole and not row[name].removeprefix("-").isdecimal()):
+                raise ValueError(f"{file}: {name} must be a column{' of whole numbers' if name in whole else ''}")
+    return rows
 
 
 def as_number(text: str | None) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie._src.arrays import Floats
+from coterie._src.experiments.methods import METHODS
 from coterie._src.report.html.figures.style import Style, capitalised, styles
 from coterie._src.report.html.markup import Markup, element, joined, json_script
 from coterie._src.report.html.svg import (
@@ -74,7 +75,8 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
             ),
             text(scale.end + 14, y + 4, span),
         ]  # fmt: skip
-    best = (min if lower_is_better else max)(found, key=lambda name: found[name][0])
+    able = [name for name in found if name not in METHODS or not METHODS[name].needs_truth] or list(found)
+    best = (min if lower_is_better else max)(able, key=lambda name: found[name][0])
     trials = max(len(own) for own in values.values())
     missing = [name for name in values if name not in found]
     meaning = (
@@ -82,7 +84,8 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
         f"{capitalised(label)} in one trial, so that there is no interval"
     )  # fmt: skip
     words = (
-        f"{meaning}; {'lower' if lower_is_better else 'higher'} is better. Best: {best} with {short(found[best][0])}."
+        f"{meaning}; {'lower' if lower_is_better else 'higher'} is better. Best"
+        f"{' of those without the truth' if len(able) < len(found) else ''}: {best} with {short(found[best][0])}."
         + (" The axis is logarithmic; an interval may reach beyond its left end. None is drawn below 0." if log else "")
         + (f" Not known for {', '.join(missing)}." if missing else "")
     )
