@@ -7,14 +7,18 @@ import hashlib
 import json
 import re
 import shutil
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from command import coterie
 from coterie._src.experiments import RunFolder, run_trials
+from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.methods import METHODS
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.page import federation_page
@@ -197,6 +201,51 @@ def test_a_file_that_somebody_has_edited_is_one_line(
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert told in done.stderr
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_any_other_summary_gives_a_page_or_one_line(data: st.DataObject, paper_run: Path) -> None:
+    """One value of summary.json at any depth is another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for file in ("config.toml", "audit.csv", "trials.csv"):
+            (copy / file).symlink_to(paper_run / file)
+        summary = json.loads((paper_run / "summary.json").read_text())
+        place = summary
+        while True:
+            key = data.draw(st.sampled_from(sorted(place)))
+            if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+                break
+            place = place[key]
+        place[key] = data.draw(ANY_JSON)
+        (copy / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        try:
+            read_run(copy)
+        except ValueError:
+            return
+        check(run_page(copy))
+
+
+def test_what_has_changed_since_an_earlier_run_is_on_the_page(paper_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(paper_run, copy)
+    changes = Changes(
+        (ClusterChange(0, "changed", 4.25), ClusterChange(1, "died")), (("oslo", 0, 1),), ("rome",), (), ("<b>",),
+        False, False,
+    )  # fmt: skip
+    summary = json.loads((copy / "summary.json").read_text()) | {"changes": {"0": changes.as_dict()}}
+    (copy / "summary.json").write_text(json.dumps(summary))
+    words = check(run_page(copy)).texts
+    assert {"clusters: 0 changed (by 4.2 standard errors), 1 died", "oslo moved from 0 to 1", "joined: rome",
+            "in no cluster: <b>"} <= set(words)  # fmt: skip
 
 
 def test_a_run_under_way_has_a_page(tmp_path: Path) -> None:

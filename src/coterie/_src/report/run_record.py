@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import stdtrit
 
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, OWN
+from coterie._src.experiments.summary import Statistic
 from coterie._src.experiments.toml import read_config
 
 SUMMARY = "summary.json"
@@ -32,6 +33,66 @@ COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 Row = dict[str, str]
 
 
+class Part(BaseModel):
+    """A part of summary.json; what another version has added is left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Mean(Part):
+    """The mean of a metric and its standard error."""
+
+    mean: float | None = None
+    se: float | None = None
+    trials: int = 0
+
+    @property
+    def statistic(self) -> Statistic:
+        """The same as the table for the terminal takes it."""
+        return {"mean": self.mean, "se": self.se, "trials": self.trials}
+
+
+class ChangedCluster(Part):
+    """What became of a cluster."""
+
+    cluster: int
+    status: str
+    moved_by: float | None = None
+
+
+class MovedClient(Part):
+    """A client whose cluster is another one."""
+
+    client: str
+    before: int = Field(alias="from")
+    now: int = Field(alias="to")
+
+
+class ChangesFound(Part):
+    """The differences from an earlier run."""
+
+    clusters: list[ChangedCluster] = []
+    moved: list[MovedClient] = []
+    joined: list[str] = []
+    left: list[str] = []
+    unfit: list[str] = []
+
+
+class Summary(Part):
+    """summary.json."""
+
+    version: str = ""
+    status: str = "unknown"
+    seed: int | None = None
+    trials_wanted: int | None = None
+    trials_finished: list[int]
+    methods: dict[str, dict[str, Mean]]
+    notes: list[str] = []
+    comparisons: dict[str, dict[str, str]] = {}
+    changes: dict[str, ChangesFound] = {}
+    diagnostics: dict[str, dict[str, dict[str, Any]]] = {}
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """What a run left.
@@ -42,7 +103,7 @@ class RunRecord:
     """
 
     path: Path
-    summary: dict[str, Any]
+    summary: Summary
     config: Config | None
     config_text: str
     trials: list[Row] = field(default_factory=list)
@@ -55,7 +116,7 @@ class RunRecord:
     @property
     def methods(self) -> list[str]:
         """The methods, in the order of the table."""
-        return list(self.summary["methods"])
+        return list(self.summary.methods)
 
     @property
     def clustering(self) -> list[str]:
@@ -75,7 +136,7 @@ class RunRecord:
     @property
     def first(self) -> str:
         """The number of the first finished trial, as the files have it."""
-        return str(min(self.summary["trials_finished"], default=0))
+        return str(min(self.summary.trials_finished, default=0))
 
     @property
     def has_truth(self) -> bool:
@@ -86,15 +147,14 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """The record of the folder; ValueError where it is not that of a run."""
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        metrics = [metric for own in summary["methods"].values() for metric in own.values()]
-        if not all(isinstance(metric, dict) for metric in metrics) or not isinstance(summary["trials_finished"], list):
-            raise ValueError("methods or trials_finished are malformed")
+        summary = Summary.model_validate_json((folder / SUMMARY).read_bytes())
         text = (folder / "config.toml").read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ValueError(f"{folder}: is not the folder of a run; {Path(error.filename).name} is missing") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / SUMMARY}: is not the summary of a run ({error})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{folder / SUMMARY}: is not the summary of a run ({place} {first['msg']})") from None
     try:
         config = read_config(folder / "config.toml")
     except ValueError:

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -23,7 +22,7 @@ from coterie._src.report.html.markup import Markup, element, joined, named
 from coterie._src.report.html.page import Section, copyable, model_links, notes, page, section, sentences
 from coterie._src.report.html.svg import choice
 from coterie._src.report.html.tables import Cell, Column, number_cell, table
-from coterie._src.report.run_record import RunRecord, as_number, curves, finals, read_run
+from coterie._src.report.run_record import Mean, RunRecord, as_number, curves, finals, read_run
 from coterie._src.report.terminal import cell, number, shown
 from coterie._src.theory import Constants
 
@@ -61,20 +60,20 @@ def title(record: RunRecord) -> str:
 
 def _facts(record: RunRecord) -> list[tuple[str, object]]:
     summary = record.summary
-    finished, wanted = len(summary["trials_finished"]), summary.get("trials_wanted")
+    finished, wanted = len(summary.trials_finished), summary.trials_wanted
     return [
-        ("status", summary.get("status", "unknown")),
-        ("trials", f"{finished} of {wanted}" if finished != wanted else f"{finished}"),
-        ("seed", summary.get("seed", "unknown")),
+        ("status", summary.status),
+        ("trials", f"{finished} of {wanted}" if wanted not in (None, finished) else finished),
+        ("seed", "unknown" if summary.seed is None else summary.seed),
         *([("clients", len(record.audit_of(record.clustering[0])))] if record.clustering else []),
-        ("computed by", f"Coterie {summary.get('version', '')}"),
+        ("computed by", f"Coterie {summary.version}"),
     ]
 
 
 def sections(record: RunRecord) -> list[Section]:
     """The sections that the files of the folder have something for."""
     found = [
-        *section("notes", "Worth a look first", notes([str(line) for line in record.summary.get("notes", [])])),
+        *section("notes", "Worth a look first", notes(record.summary.notes)),
         *section("methods", "Methods", _methods_table(record), _intervals(record)),
         *section("rounds", "Rounds", _convergence(record)),
         *section("clusters-of-clients", "Clusters", _clusters(record)),
@@ -92,10 +91,10 @@ def sections(record: RunRecord) -> list[Section]:
 
 
 def _methods_table(record: RunRecord) -> Markup:
-    summary, looks = record.summary["methods"], styles(record.methods)
-    metrics = [name for name in shown(_complete(summary)) if name in METRICS]
+    summary, looks = _complete(record), styles(record.methods)
+    metrics = [name for name in shown(summary) if name in METRICS]
     rows = []
-    for name, own in _complete(summary).items():
+    for name, own in summary.items():
         cells = [Cell(joined(swatch(looks[name]), element("span", name, data_method=name)), name)]
         for metric in metrics:
             digits = METRICS[metric].digits
@@ -105,22 +104,23 @@ def _methods_table(record: RunRecord) -> Markup:
             cells.append(number_cell(None if mean is None else float(mean), told))
         rows.append(cells)
     columns = [Column("method"), *(Column(METRICS[m].heading, METRICS[m].summary) for m in metrics)]
-    trials = len(record.summary["trials_finished"])
+    trials = len(record.summary.trials_finished)
     caption = f"Mean ± standard error over {trials} trials" if trials > 1 else "One trial"
     return table("methods-table", f"{caption}. A click on a heading sorts.", columns, rows)
 
 
-def _complete(summary: Mapping[str, Any]) -> dict[str, dict[str, Statistic]]:
-    """The summary with all metrics, those of another version left out."""
-    unknown: Statistic = {"mean": None, "se": None, "trials": 0}
+def _complete(record: RunRecord) -> dict[str, dict[str, Statistic]]:
+    """By method, the statistics of all metrics; those of another version are left out."""
+    none = Mean()
     return {
-        name: {metric: {**unknown, **own.get(metric, {})} for metric in METRICS.names} for name, own in summary.items()
+        name: {metric: own.get(metric, none).statistic for metric in METRICS.names}
+        for name, own in record.summary.methods.items()
     }
 
 
 def _primary(record: RunRecord) -> str | None:
     """The metric by which the methods are compared."""
-    summary = _complete(record.summary["methods"])
+    summary = _complete(record)
     return next((m for m in PRIMARY if any(own[m]["mean"] is not None for own in summary.values())), None)
 
 
@@ -210,7 +210,7 @@ def _scores(record: RunRecord) -> list[dict[str, str]]:
 
 
 def _comparisons(record: RunRecord) -> Markup | None:
-    told = record.summary.get("comparisons", {}).get(record.first, {})
+    told = record.summary.comparisons.get(record.first, {})
     return sentences([f"{name}: {line}" for name, line in told.items()])
 
 
@@ -276,12 +276,12 @@ def _share(value: float) -> Cell:
 
 def _diagnostics(record: RunRecord) -> Markup | None:
     parts: list[object] = []
-    for method, by_trial in record.summary.get("diagnostics", {}).items():
+    for method, by_trial in record.summary.diagnostics.items():
         for trial, values in by_trial.items():
             names = [row["client"] for row in record.audit_of(method)]
             try:
                 lines = Diagnostics.from_dict(values).lines(names)
-            except (TypeError, IndexError):  # of another version
+            except (TypeError, ValueError, IndexError):  # of another version
                 continue
             if lines:
                 parts += [element("h3", f"{method}, trial {trial}"), sentences(lines)]
@@ -289,22 +289,20 @@ def _diagnostics(record: RunRecord) -> Markup | None:
 
 
 def _changes(record: RunRecord) -> Markup | None:
-    changes = record.summary.get("changes", {})
-    if not changes:
+    if not record.summary.changes:
         return None
-    found: dict[str, Any] = next(iter(changes.values()))
+    found = next(iter(record.summary.changes.values()))
+    clusters = [
+        f"{one.cluster} {one.status}" + ("" if one.moved_by is None else f" (by {one.moved_by:.1f} standard errors)")
+        for one in found.clusters
+    ]
     lines = [
-        "clusters: "
-        + ", ".join(
-            f"{one['cluster']} {one['status']}"
-            + (f" (by {one['moved_by']:.1f} standard errors)" if one.get("moved_by") is not None else "")
-            for one in found["clusters"]
-        ),
-        *(f"{one['client']} moved from {one['from']} to {one['to']}" for one in found["moved"]),
+        f"clusters: {', '.join(clusters)}",
+        *(f"{one.client} moved from {one.before} to {one.now}" for one in found.moved),
         *(
-            f"{words}: {', '.join(found[key])}"
-            for key, words in (("joined", "joined"), ("left", "left"), ("unfit", "in no cluster"))
-            if found[key]
+            f"{words}: {', '.join(names)}"
+            for words, names in (("joined", found.joined), ("left", found.left), ("in no cluster", found.unfit))
+            if names
         ),
     ]
     return joined(element("h3", "Changes since the earlier run"), sentences(lines))
