@@ -30,6 +30,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """By file, the columns that a page needs, and those of them that hold whole numbers."""
 
+LARGEST = 1e100
+"""A larger number is that of a method that has diverged; it is not averaged."""
+
 Row = dict[str, str]
 
 
@@ -206,12 +209,12 @@ def finals(record: RunRecord, metric: str) -> dict[str, list[float]]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """The mean and its 95 % interval by Student's t; the mean alone thrice for one value; None if it is not finite.
+    """The mean and its 95 % interval by Student's t; the mean thrice for one value; None if one has diverged.
 
     >>> [round(value, 3) for value in interval([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]
     """
-    if not values or not all(map(math.isfinite, values)):
+    if not values or not all(abs(value) <= LARGEST for value in values):
         return None
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:

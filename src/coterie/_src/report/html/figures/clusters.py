@@ -82,7 +82,7 @@ def flow(method: str, moves: Sequence[Move], last: int, name: str = "flow") -> M
             movers.add(one.client)
         before[one.client] = one.cluster
     total = len(before)
-    height, top, gap = 260.0, 22.0, 14.0
+    height, top, gap = max(260.0, 24.0 * len(clusters)), 22.0, 14.0
     across = [70 + i * (WIDTH - 170) / max(1, len(shown) - 1) for i in range(len(shown))]
     sizes = {t: Counter(own.values()) for t, own in where.items()}
     # a cluster stands at the same place in all columns, with room for the largest of its sizes

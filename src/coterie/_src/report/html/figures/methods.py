@@ -28,7 +28,7 @@ from coterie._src.report.html.svg import (
     text,
     vertical_axis,
 )
-from coterie._src.report.run_record import interval
+from coterie._src.report.run_record import LARGEST, interval
 
 MAX_POINTS = 120
 """The rounds at which a line is drawn, at most."""
@@ -134,7 +134,7 @@ def convergence(
     levels = {
         name: Line(np.array([np.mean(own)]), np.array([np.nan]), True)
         for name, own in ends.items()
-        if name not in lines and own and np.isfinite(own).all()
+        if name not in lines and own and (np.abs(own) <= LARGEST).all()
     }
     if not lines or (chart := _chart(lines, levels, log, log and label.startswith("matched"))) is None:
         return None
@@ -180,7 +180,7 @@ def _chart(lines: Mapping[str, Line], levels: Mapping[str, Line], log: bool, lim
         return None
     low, limit = float(heights.min()), HEADROOM * float(heights.min()) if limited else math.inf
     high = float(heights[heights <= limit].max())
-    margin = 0.05 * ((high - low) or 1.0)
+    margin = 0.05 * ((high - low) or abs(high) or 1.0)
     bounds = (low / 1.25, high * 1.25) if log else (low - margin, high + margin)
     longest = max(len(one.mean) for one in lines.values())
     right = WIDTH - 30 - CHARACTER * max(len(name) + 8 for name in (*lines, *levels))
@@ -254,7 +254,7 @@ def means_and_errors(curves: Sequence[Sequence[float]]) -> tuple[Floats, Floats]
     """
     longest = max(len(curve) for curve in curves)
     values = np.array([[*curve, *(list(curve[-1:]) or [math.nan]) * (longest - len(curve))] for curve in curves])
-    values[~np.isfinite(values)] = np.nan
+    values[~(np.abs(values) <= LARGEST)] = np.nan
     error = np.full(longest, np.nan)
     if len(values) > 1:
         error = values.std(axis=0, ddof=1) / math.sqrt(len(values))
