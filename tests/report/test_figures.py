@@ -59,6 +59,18 @@ def test_flows_of_any_moves(moves: list[Move]) -> None:
     sound(flow("ifca", moves, 30))
 
 
+def test_methods_that_diverge_are_named_and_do_not_flatten_the_others() -> None:
+    ends = {"coterie": [0.5, 0.6], "ifca": [1e90, 1e90], "three-stage": [math.inf, 1.0]}
+    drawn = intervals(ends, "matched distance", True)
+    assert drawn is not None
+    assert "Beyond the right end of the axis: ifca." in drawn
+    assert "Not known for three-stage." in drawn
+    curves = {"coterie": [[0.9, 0.5]], "ifca": [[1.0, 1e90]], "three-stage": [[math.inf, math.inf]]}
+    lines = convergence(curves, {name: [1.0] for name in curves}, "matched distance", True)
+    assert lines is not None
+    assert "Beyond the upper end of the axis: three-stage (diverged)." in lines  # ifca is seen at its beginning
+
+
 def test_a_flow_counts_and_names_those_who_moved() -> None:
     first = [Move(1, name, 0) for name in "abcde"] + [Move(1, "f", 1)]
     drawn = flow("ifca", [*first, Move(4, "b", 1), Move(6, "c", 1), Move(9, "b", 0)], 12)

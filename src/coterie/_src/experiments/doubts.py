@@ -196,7 +196,7 @@ def _fewer_clusters(config: Config, trials: Sequence[TrialResult]) -> str | None
         f"try --set problem.clusters={min(fewer[RECOMMENDED])} or --set algorithm.clusters=auto"
         if RECOMMENDED in fewer
         else "",
-        "a start that asks the clients finds more: --set algorithm.init=spectral"
+        "a start that asks the clients may find more: --set algorithm.init=spectral"
         if set(fewer) - {RECOMMENDED} and not config.asks_for_start
         else "",
     ]

@@ -34,6 +34,8 @@ MAX_POINTS = 120
 """The rounds at which a line is drawn, at most."""
 HEADROOM = 30.0
 """A distance is shown up to this multiple of the lowest value."""
+REACH = 1e5
+"""The longest axis of means, as a multiple of its beginning."""
 LONG = 50
 """With more rounds their axis is logarithmic, since most happens in the first ones."""
 TOP, BOTTOM = 26.0, 330.0
@@ -52,6 +54,7 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
     log = min(means) > 0 and max(means) > 20 * min(means)
     if log:
         low, high = min(means) / 2, max(*means, *(high for _, _, high in found.values())) * 1.2
+        high = min(high, REACH * low)
     else:
         low, high = min(low for _, low, _ in found.values()), max(high for _, _, high in found.values())
         margin = 0.06 * ((high - low) or abs(high) or 1.0)
@@ -78,6 +81,7 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
     able = [name for name in found if name not in METHODS or not METHODS[name].needs_truth] or list(found)
     best = (min if lower_is_better else max)(able, key=lambda name: found[name][0])
     trials = max(len(own) for own in values.values())
+    beyond = [name for name, (mean, _, _) in found.items() if mean > high]
     missing = [name for name in values if name not in found]
     meaning = (
         f"{capitalised(label)}, mean and 95 % interval (Student's t) over {trials} trials" if trials > 1 else
@@ -87,6 +91,7 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
         f"{meaning}; {'lower' if lower_is_better else 'higher'} is better. Best"
         f"{' of those without the truth' if len(able) < len(found) else ''}: {best} with {short(found[best][0])}."
         + (" The axis is logarithmic; an interval may reach beyond its left end. None is drawn below 0." if log else "")
+        + (f" Beyond the right end of the axis: {', '.join(beyond)}." if beyond else "")
         + (f" Not known for {', '.join(missing)}." if missing else "")
     )
     return figure("intervals", "Methods compared", bottom + 2.6 * LINE, joined(*parts), words)
@@ -143,7 +148,11 @@ def convergence(
     numbers = sorted({round(t) for t in even(1, longest, min(longest, MAX_POINTS))})
     looks = styles(list(curves))
     there = {name: one for name, one in {**lines, **levels}.items() if (one.mean <= chart.limit).any()}
-    above = [f"{name} ({short(one.end)})" for name, one in {**lines, **levels}.items() if name not in there]
+    above = [
+        f"{name} ({short(one.end) if math.isfinite(one.end) else 'diverged'})"
+        for name, one in {**lines, **levels}.items()
+        if name not in there
+    ]
     parts = [
         _axes(chart, label),
         *(_line(name, one, chart, numbers, looks[name]) for name, one in there.items()),
