@@ -7,13 +7,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 CORE := kernels aggregators tasks test_client.py attacks test_intake.py test_server.py init algorithms test_simulation.py
 
-.PHONY: help demo test test-slow test-reference docs wheel bench lint clean
+.PHONY: help demo test test-slow test-reference test-browser docs wheel bench lint clean
 
 help:
 	@echo "make demo       compare all methods on the paper's default problem: a table and a picture in out/demo"
 	@echo "make test       lint, types and all tests but the slow ones"
 	@echo "make test-slow  the statistical evidence (minutes)"
 	@echo "make test-reference  the tests of the core on the NumPy references of all kernels, nothing compiled"
+	@echo "make test-browser  the pages of reports in a headless Chromium; skipped with a word where there is none"
 	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
 	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
@@ -48,6 +49,17 @@ test-slow: $(VENV)/dev.stamp
 
 test-reference: $(VENV)/dev.stamp
 	COTERIE_KERNELS=reference $(BIN)/pytest $(addprefix tests/,$(CORE))
+
+$(VENV)/browser.stamp: $(VENV)/dev.stamp
+	$(PIP) --editable '.[browser]'
+	touch $@
+
+# The browser is a package of the system, which only root can install.
+test-browser: $(VENV)/browser.stamp
+	@if [ "$$(id -u)" = 0 ] && ! command -v chromedriver >/dev/null && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null \
+			|| echo "chromium could not be installed"; fi
+	$(BIN)/pytest -m browser -rs tests/report
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/pytest tests/test_docs.py

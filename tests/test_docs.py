@@ -113,6 +113,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
         "docs/models.md",
         "docs/sklearn.md",
         "docs/federation.md",
+        "docs/report.md",
     ],
 )
 def test_links_lead_somewhere(name: str) -> None:

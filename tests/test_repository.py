@@ -67,7 +67,7 @@ def test_the_workflow_and_the_hooks_call_what_exists() -> None:
     jobs = read(".github/workflows/test.yml")["jobs"].values()
     commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
     called = {target for command in commands for target in re.findall(r"^make (\S+)$", command, flags=re.MULTILINE)}
-    assert called == {"test", "wheel", "docs"}
+    assert called == {"test", "test-browser", "wheel", "docs"}
     assert called <= set(targets)
     (local,) = read(".pre-commit-config.yaml")["repos"]
     assert local["repo"] == "local"  # nothing is downloaded

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from command import coterie
+from coterie._src.experiments import MethodResult, TrialResult, default_config
+from coterie._src.experiments.doubts import result_doubts
 
 SMALL = [
     "--set", "problem.clusters=2", "--set", "problem.clients=24", "--set", "problem.samples=15",
@@ -61,3 +64,55 @@ def test_more_byzantine_clients_than_the_bound_are_told_in_one_line(tmp_path: Pa
     # 0.9 Byzantine clients are one, for the problem and for the method
     assert coterie("run", *few, cwd=tmp_path).stderr == ""
     assert told.stderr.count("\n") == 1
+
+
+def test_fewer_clusters_than_asked_for_are_told_with_what_to_do(tmp_path: Path) -> None:
+    """Eight centres for two clusters of 12 clients: some of them stay without clients."""
+    many = [*SMALL, "--set", "problem.byzantine=0.0", "--set", "problem.samples=60", "--method", "ifca", "--out", "run"]
+    told = coterie("run", *many, "--set", "algorithm.init=gaussian", "--set", "problem.clusters=8", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    (line,) = [line for line in told.stderr.splitlines() if line.startswith("note: clusters:")]
+    assert "fewer than problem.clusters = 8 have clients with ifca (" in line
+    assert "algorithm.init=spectral" in line
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["notes"] == [line.removeprefix("note: ")]
+    assert "have clients with ifca" in (tmp_path / "run" / "report.html").read_text()
+
+
+def own_data(folder: Path, slopes: tuple[float, ...], noise: float = 0.1) -> list[str]:
+    rng = np.random.default_rng(2)
+    (folder / "clients").mkdir()
+    for i, slope in enumerate(slopes):
+        x = rng.standard_normal(12)
+        rows = [f"{a:.5f},{slope * a + 5 + noise * b:.5f}" for a, b in zip(x, rng.standard_normal(12), strict=True)]
+        (folder / "clients" / f"c{i}.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    return ["run", "--set", "problem.kind=folder", "--set", "problem.path=clients", "--set", "problem.clusters=1"]
+
+
+@pytest.mark.parametrize("holdout", ["0.25", "0.0"])
+def test_a_loss_above_the_variance_of_the_target_is_told(holdout: str, tmp_path: Path) -> None:
+    """Targets about 5, a model without an intercept: its loss is about 25 where the variance is about 9."""
+    arguments = [*own_data(tmp_path, (3.0,) * 8), "--method", "coterie", "--set", f"problem.holdout={holdout}"]
+    poor = coterie(*arguments, "--set", "problem.intercept=false", cwd=tmp_path)
+    (line,) = [line for line in poor.stderr.splitlines() if line.startswith("note: loss:")]
+    assert "above the variance of the target with coterie (" in line
+    assert "set problem.intercept=true" in line
+    assert "note: loss" not in coterie(*arguments, cwd=tmp_path).stderr
+
+
+def test_a_recommended_method_that_is_the_worst_of_its_table_is_told(tmp_path: Path) -> None:
+    """As many clusters as clients, in effect: what a client learns alone is better, and so is one model for all."""
+    worst = {"coterie": [3.0, 3.1], "ifca": [1.0, 1.1], "global": [2.0, 2.1], "oracle": [9.0, 9.0]}
+    assert "coterie, the recommended one, has the worst matched_dist" in " ".join(doubts_of(worst))
+    assert doubts_of({**worst, "global": [4.0, 4.1]}) == []
+    assert doubts_of({**worst, "global": [2.5, 3.5]}) == []  # within the standard errors
+    assert doubts_of({"coterie": [3.0, 3.1], "oracle": [1.0, 1.0]}) == []
+
+
+def doubts_of(finals: dict[str, list[float]]) -> list[str]:
+    trials = [
+        TrialResult(t, {name: MethodResult({"matched_dist": values[t]}, [], [], np.zeros((5, 1)),
+                                           labels=np.arange(200) % 5) for name, values in finals.items()})
+        for t in range(2)
+    ]  # fmt: skip
+    return list(result_doubts(default_config(), trials).values())

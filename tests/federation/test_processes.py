@@ -247,6 +247,7 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     assert shown.returncode == 0, shown.stderr
     assert "distance" in shown.stdout
     assert (folder / "out" / "results" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert "Sites worth a look" in (folder / "out" / "results" / "report.html").read_text(encoding="utf-8")
     watched = coterie("federate", "watch", "out/results", cwd=folder)
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout.startswith("round 4/4: 8 accepted, 0 refused, 0 silent")

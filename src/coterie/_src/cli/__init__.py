@@ -1,11 +1,13 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from coterie._src.cli import federate, plan, reproduce, results, run, sweep
+from coterie._src.cli import federate, plan, report, reproduce, results, run, sweep
 from coterie._src.cli.app import app, entry
 
-__all__ = ["app", "entry", "federate", "plan", "reproduce", "results", "run", "sweep"]
+__all__ = ["app", "entry", "federate", "plan", "report", "reproduce", "results", "run", "sweep"]
 
-ORDER = ("run", "config", "list_names", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit")
+ORDER = (
+    "run", "config", "list_names", "report", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit",
+)  # fmt: skip
 """As --help lists them: what one meets first stands first."""
 
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))

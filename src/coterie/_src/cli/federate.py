@@ -21,8 +21,6 @@ federate = typer.Typer(
 )
 app.add_typer(federate, name="federate")
 REFRESH_SECONDS = 0.25
-MIN_COMPARED = 3
-"""Clients that a cluster must have for one of them to stand out."""
 Method = Annotated[str, typer.Option(help="The method that the server runs.")]
 
 
@@ -159,7 +157,7 @@ def audit(
     whose.
     """
     with _needing_flower():
-        from coterie._src.federation.audit import audit_clients, site_names
+        from coterie._src.federation.audit import MIN_COMPARED, audit_clients, site_names
         from coterie._src.federation.checkpoint import AUDIT, Checkpoint
         from coterie._src.federation.report import audit_table
     from coterie._src.plot import audit_map

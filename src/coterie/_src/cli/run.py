@@ -86,10 +86,11 @@ def run(
 ) -> None:
     """Compare methods on a problem; print a table, and write all results to a folder.
 
-    The folder contains config.toml (`coterie run DIR/config.toml` repeats the run with the same results), summary.json,
-    trials.csv, rounds.csv, audit.csv (per client), centres/, membership.json and convergence.png; for networks also
-    clusters.csv, for your own data clients.csv (held-out scores per client), personal/ (a model per client) and
-    columns.json; with --continue also changes.json.
+    The folder contains config.toml (`coterie run DIR/config.toml` repeats the run with the same results), report.html
+    (a page with all of it), summary.json, trials.csv, rounds.csv, audit.csv (per client), assignments.csv and
+    directions.csv (of the first trial), centres/, membership.json and convergence.png; for networks also clusters.csv,
+    for your own data clients.csv (held-out scores per client), personal/ (a model per client) and columns.json; with
+    --continue also changes.json.
     `coterie.load(DIR)` reads the models. After Ctrl-C the finished trials are kept.
     """
     from coterie._src.experiments import RunFolder, check, read_config
@@ -114,6 +115,7 @@ def run(
 
 def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Path | None = None) -> None:
     from coterie._src.experiments.continuation import continue_trial, read_run
+    from coterie._src.experiments.doubts import result_doubts
     from coterie._src.experiments.engines import run_trials
     from coterie._src.experiments.run_folder import outcome
 
@@ -142,11 +144,16 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Pat
         print(json.dumps(outcome(chosen, results, status)))
     elif results:
         _show(chosen, results)
+        for line in result_doubts(chosen, results).values():
+            print(f"note: {line}", file=sys.stderr)
     if folder is not None:
         if results:
+            from coterie._src.cli.report import write_page
             from coterie._src.plot import convergence
+            from coterie._src.report.html import FILE
 
             convergence(results, folder.path / "convergence.png", _title(chosen))
+            write_page(folder.path, folder.path / FILE)
         print(
             f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
             file=sys.stderr,

@@ -1,9 +1,10 @@
-"""Warnings about configurations that are valid, but probably not intended."""
+"""Warnings about configurations that are valid, but probably not intended, and about results that are none."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from coterie._src import theory
 from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config
-from coterie._src.experiments.methods import METHODS, max_byzantine_count
+from coterie._src.experiments.methods import METHODS, OWN, max_byzantine_count
+from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import smallest_share_of
 from coterie._src.experiments.problems import ClientTables, Images, Synthetic, problem_of
+from coterie._src.experiments.summary import Summary, summarise
 
 SLOW = 100.0
 """A condition number beyond which the usual 300 rounds are few."""
@@ -151,3 +154,108 @@ def _left_to_the_method(config: Config) -> str | None:
     if "coterie" not in config.methods or not own or not config.problem.has_parameters:
         return None
     return f"{', '.join(f'algorithm.{name}' for name in own)}: the method coterie does not use these"
+
+
+RECOMMENDED = "coterie"
+
+
+def result_doubts(config: Config, trials: Sequence[TrialResult]) -> dict[str, str]:
+    """By kind, one line about a result that should not be used as it is, with what to do."""
+    if not trials:
+        return {}
+    summary = summarise(trials)
+    found = {
+        "fewer clusters": _fewer_clusters(config, trials),
+        "no prediction": _worse_than_the_mean(config, summary),
+        "worst method": _recommended_is_worst(summary),
+    }
+    return {kind: line for kind, line in found.items() if line is not None}
+
+
+def _fewer_clusters(config: Config, trials: Sequence[TrialResult]) -> str | None:
+    """A warning where a method leaves some of the clusters that were asked for without clients."""
+    wanted = config.problem.clusters
+    if config.algorithm.clusters == "auto":
+        return None
+    fewer: dict[str, list[int]] = {}
+    for name in trials[0].methods:
+        plain = name in METHODS and METHODS[name].base is None and not METHODS[name].needs_truth
+        if not plain or not METHODS[name].clusters_clients:
+            continue
+        labels = [trial.methods[name].labels for trial in trials]
+        counts = [len(np.unique(own[own >= 0])) for own in labels]
+        if any(count < wanted for count in counts):
+            fewer[name] = [count for count in counts if count < wanted]
+    if not fewer:
+        return None
+    told = [
+        f"{name} ({min(counts)}" + (f", in {len(counts)} of {len(trials)} trials)" if len(trials) > 1 else ")")
+        for name, counts in fewer.items()
+    ]
+    advice = [
+        f"try --set problem.clusters={min(fewer[RECOMMENDED])} or --set algorithm.clusters=auto"
+        if RECOMMENDED in fewer
+        else "",
+        "a start that asks the clients may find more: --set algorithm.init=spectral"
+        if set(fewer) - {RECOMMENDED} and not config.asks_for_start
+        else "",
+    ]
+    return (
+        f"clusters: fewer than problem.clusters = {wanted} have clients with {', '.join(told)}; "
+        f"{'; '.join(filter(None, advice)) or 'try fewer, or --set algorithm.clusters=auto'}"
+    )
+
+
+def _worse_than_the_mean(config: Config, summary: Summary) -> str | None:
+    """A warning where a method's squared loss is above the variance of the target: R² below 0 on held-out samples.
+
+    Without held-out samples the loss of the samples that were learnt from is compared with their variance.
+    """
+    problem = config.problem
+    if not isinstance(problem, ClientTables) or problem.task != "linear":
+        return None
+    judged = {name: one for name, one in summary.items() if name.removesuffix(OWN) == RECOMMENDED} or summary
+    scores = {name: one["test_r2"]["mean"] for name, one in judged.items()}
+    poor = [f"{name} (R² {score:.3g})" for name, score in scores.items() if score is not None and score < 0]
+    if not problem.holdout:
+        variance = float(np.var(np.asarray(problem.own_data().clients.targets, dtype=np.float64)))
+        losses = {name: one["loss"]["mean"] for name, one in judged.items()}
+        poor = [
+            f"{name} (loss {loss:.3g}, variance {variance:.3g})"
+            for name, loss in losses.items()
+            if loss is not None and loss > variance
+        ]
+    if not poor:
+        return None
+    intercept = "" if problem.intercept else "set problem.intercept=true; "
+    return (
+        f"loss: above the variance of the target with {', '.join(poor)}, so that the target's mean predicts better; "
+        f"{intercept}look for wrong units or outliers in problem.target, try fewer clusters, or more rounds "
+        "(algorithm.rounds)"
+    )
+
+
+def _recommended_is_worst(summary: Summary) -> str | None:
+    """A warning where every other method is better than the recommended one, by more than the standard errors."""
+    others = [name for name in summary if name.removesuffix(OWN) not in (RECOMMENDED, "oracle")]
+    best_own = RECOMMENDED + OWN if RECOMMENDED + OWN in summary else RECOMMENDED
+    if best_own not in summary or not others:
+        return None
+    for metric, sign in (("matched_dist", 1), ("accuracy", -1), ("test_loss", 1), ("loss", 1)):
+        own = summary[best_own][metric]
+        rivals = {name: summary[name][metric] for name in others if summary[name][metric]["mean"] is not None}
+        if own["mean"] is None or not rivals:
+            continue
+        better = [
+            sign * (own["mean"] - other["mean"]) > math.hypot(own["se"] or 0.0, other["se"] or 0.0)
+            for other in rivals.values()
+            if other["mean"] is not None
+        ]
+        if not all(better):
+            return None
+        return (
+            f"methods: {best_own}, the recommended one, has the worst {metric} of this table; the clients may have no "
+            "clusters (then global is best), or other numbers of them (--set algorithm.clusters=auto), or more may be "
+            "Byzantine than algorithm.max_byzantine says; read the diagnostics"
+        )
+    return None

@@ -196,7 +196,8 @@ class Method:
     name, summary : for tables and help.
     rule : (setting) -> its aggregator.
     build : (setting, aggregator) -> its algorithm.
-    colour : of its line in plots.
+    colour : of the method in pictures and reports, as #rrggbb; those of the methods that are compared by default can be
+        told apart with any kind of colour vision.
     prepare : (task, setting) -> the task that the method uses; None: unchanged.
     needs_truth : whether it uses the true clusters.
     compared : whether a run includes it by default.
@@ -228,7 +229,7 @@ class Method:
     summary: str
     rule: Rule = _median
     build: Callable[[Setting, Aggregator], Algorithm] = lambda setting, rule: setting.descent(rule)
-    colour: str = "tab:gray"
+    colour: str = "#66749a"
     prepare: Callable[[Task, Setting], Task] | None = None
     needs_truth: bool = False
     compared: bool = False
@@ -349,7 +350,7 @@ METHODS: Registry[Method] = Registry(
             "recommended: Algorithm 1 from a robust start, with a spectral filter, Newton steps and an automatic stop",
             _filter,
             _coterie,
-            "tab:orange",
+            "#e8501c",
             compared=True,
             in_arena=EVERYWHERE,
             takes_bound=True,
@@ -361,7 +362,7 @@ METHODS: Registry[Method] = Registry(
             "brifca-median",
             "Algorithm 1 with the coordinate-wise median (Option I)",
             _median,
-            colour="tab:blue",
+            colour="#1347bf",
             compared=True,
             in_arena=EVERYWHERE,
             batched=True,
@@ -370,7 +371,7 @@ METHODS: Registry[Method] = Registry(
             "brifca-trimmed",
             "Algorithm 1 with the coordinate-wise trimmed mean (Option II)",
             _trimmed,
-            colour="tab:green",
+            colour="#008a46",
             compared=True,
             in_arena=("nothing", "mixing"),
             trims=True,
@@ -380,28 +381,28 @@ METHODS: Registry[Method] = Registry(
             "brifca-geometric",
             "Algorithm 1 with the geometric median",
             lambda setting: GeometricMedian(),
-            colour="tab:cyan",
+            colour="#1187a5",
             in_arena=("nothing", "bucketing"),
         ),
         Method(
             "brifca-krum",
             "Algorithm 1 with Multi-Krum",
             lambda setting: Krum(setting.options.trim, selected=0.5),
-            colour="tab:pink",
+            colour="#c04a8f",
             in_arena=EVERYWHERE,
         ),
         Method(
             "brifca-clipping",
             "Algorithm 1 with centred clipping",
             lambda setting: CentredClipping(),
-            colour="darkkhaki",
+            colour="#7a5c1e",
             in_arena=EVERYWHERE,
         ),
         Method(
             "brifca-filter",
             "Algorithm 1 with the spectral filter",
             _filter,
-            colour="tab:orange",
+            colour="#b8600b",
             in_arena=EVERYWHERE,
             takes_bound=True,
             numerics=2,
@@ -410,7 +411,7 @@ METHODS: Registry[Method] = Registry(
             "brifca-no-regret",
             "Algorithm 1 with the spectral filter in its no-regret form",
             lambda setting: SpectralFilter(setting.max_byzantine, "no-regret"),
-            colour="tab:olive",
+            colour="#5d6b13",
             in_arena=EVERYWHERE,
             takes_bound=True,
             numerics=2,
@@ -419,7 +420,7 @@ METHODS: Registry[Method] = Registry(
             "ifca",
             "Algorithm 1 with the mean, which is IFCA: not robust",
             _mean,
-            colour="tab:red",
+            colour="#a10d48",
             compared=True,
             in_arena=EVERYWHERE,
             batched=True,
@@ -429,7 +430,7 @@ METHODS: Registry[Method] = Registry(
             "local minimisers, trimmed k-means, trimmed-mean descent with fixed clusters",
             _trimmed,
             _three_stage,
-            "tab:purple",
+            "#978722",
             prepare=_three_stage_task,
             compared=True,
             in_arena=EVERYWHERE,
@@ -440,7 +441,7 @@ METHODS: Registry[Method] = Registry(
             "local",
             "every client learns alone: its own minimiser",
             build=lambda setting, rule: LocalMinimisers(setting.task, setting.options.ridge),
-            colour="tab:gray",
+            colour="#66749a",
             prepare=_local_task,
             compared=True,
             served=False,
@@ -451,7 +452,7 @@ METHODS: Registry[Method] = Registry(
             "global",
             "one robust model for all: Algorithm 1 with one centre",
             _median,
-            colour="tab:brown",
+            colour="#b06ad0",
             compared=True,
             one_centre=True,
             clusters_clients=False,
@@ -461,7 +462,7 @@ METHODS: Registry[Method] = Registry(
             "the pooled minimiser of the honest clients of each true cluster",
             lambda setting: Mean(),
             _oracle,
-            "black",
+            "#101010",
             needs_truth=True,
             compared=True,
             takes_step_before=False,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie._src.arrays import Floats
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.evaluation import Scores
 from coterie._src.experiments.changes import Changes
@@ -31,6 +32,8 @@ class MethodResult:
     personal: NDArray[Any] | None = None  # (m, d), the model of every client, of a method that gives each its own
     scores: Scores | None = None  # of the clients on their held-out samples, where there are any
     membership: Membership | None = None  # of methods that cluster the clients
+    assignments: list[Row] = field(default_factory=list)  # per round, the clients that came into another cluster
+    directions: Floats | None = None  # (m, 2), the clients' updates at one point, see `leading_directions`
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ class Line(NamedTuple):
             return f"{self.found.left:.4g} <= {self.found.right:.4g}"
         return "-" if self.found is None else f"{self.found:.4g}"
 
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the meaning is that something does not hold, which it says in capitals."""
+        return any(word.isupper() and len(word) > 2 for word in self.meaning.split())
+
 
 def smallest_share_of(problem: Synthetic) -> float:
     """The share of the clients that are honest and belong to the smallest cluster."""

@@ -30,6 +30,7 @@ class Recorder:
     record: bool = True
     local: bool = False  # one model per client
     rows: list[Row] = field(default_factory=list)
+    assignments: list[Row] = field(default_factory=list)
     last: Round | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +71,14 @@ class Recorder:
         row["rejected_steps"] = info.rejected
         row["sizes"] = " ".join(map(str, info.sizes.tolist()))
         self.rows.append(row | {old: row[name] for old, name in RENAMED_COLUMNS.items()})
+        self._note_moves(state.round, info.labels)
         self._audit(info.labels, info.verdicts, info.trimmed)
+
+    def _note_moves(self, round: int, labels: NDArray[Any]) -> None:
+        """A row for every client whose cluster is another one than before."""
+        for client in np.flatnonzero((labels >= 0) & (labels != self.labels)).tolist():
+            name = self.task.clients.names[client]
+            self.assignments.append({"round": round, "client": name, "cluster": int(labels[client])})
 
     def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None) -> None:
         refused = _refused(verdicts)
@@ -109,7 +117,8 @@ class Recorder:
             metrics |= {"accuracy": self._accuracy(each), "worst_accuracy": float(each.min())}
             sizes = np.bincount(self.truth.labels[~self.is_byzantine], minlength=len(each))
             clusters = [{"cluster": j, "clients": int(sizes[j]), "accuracy": float(each[j])} for j in range(len(each))]
-        return MethodResult(metrics, self.rows, audit, as_numpy(state.centres), clusters, labels)
+        centres = as_numpy(state.centres)
+        return MethodResult(metrics, self.rows, audit, centres, clusters, labels, assignments=self.assignments)
 
     def _accuracies(self, labels: NDArray[Any]) -> Floats:
         """(k,): the accuracy per true cluster, see `cluster_accuracies`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from safetensors.numpy import save
 from coterie import __version__
 from coterie._src.data import Encoding
 from coterie._src.experiments.config import Config, anchored
-from coterie._src.experiments.outcome import Row, TrialResult
+from coterie._src.experiments.doubts import result_doubts
+from coterie._src.experiments.methods import OWN
+from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.problems import ClientTables
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.summary import summarise
@@ -42,7 +45,9 @@ class RunFolder:
     """The folder of one run.
 
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
-    client), clusters.csv (accuracies, for networks), clients.csv (held-out scores per client, for own data),
+    client), assignments.csv (of trial 0: per round, the clients that came into another cluster), directions.csv (of
+    trial 0: the clients' updates at one point along two directions), clusters.csv (accuracies, for networks),
+    clients.csv (held-out scores per client, for own data),
     centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
     personal/TRIAL.safetensors (a model per client, of methods that give each its own), membership.json (of trial 0: the
     usual losses in each cluster), columns.json (for the problem `folder`, what was done to the columns). A trial is
@@ -97,8 +102,8 @@ class RunFolder:
         """Write the tables in the order of the trials, and the status: `complete`, `interrupted` or `failed`."""
         self.trials.sort(key=lambda trial: trial.trial)
         tables = [_tables(trial) for trial in self.trials]
-        for name in tables[0] if tables else ():
-            rows = [row for table in tables for row in table[name]]
+        for name in dict.fromkeys(name for table in tables for name in table):
+            rows = [row for table in tables for row in table.get(name, [])]
             write_atomically(self.path / name, as_csv(rows).encode())
         self._write_summary(status)
 
@@ -119,6 +124,7 @@ def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[
         "trials_wanted": config.run.trials,
         "trials_finished": sorted(trial.trial for trial in trials),
         "methods": summarise(trials),
+        "notes": list(result_doubts(config, trials).values()),
         "comparisons": {str(trial.trial): trial.comparisons for trial in trials if trial.comparisons},
         "changes": {str(trial.trial): trial.changes.as_dict() for trial in trials if trial.changes is not None},
         "diagnostics": {
@@ -132,12 +138,36 @@ def outcome(config: Config, trials: Sequence[TrialResult], status: str) -> dict[
 
 def _tables(result: TrialResult) -> dict[str, list[Row]]:
     """The rows of a trial by file name."""
-    named = [({"trial": result.trial, "method": method}, found) for method, found in result.methods.items()]
+    named: list[tuple[Row, MethodResult]] = [
+        ({"trial": result.trial, "method": method}, found) for method, found in result.methods.items()
+    ]
     tested = [{**label, **row} for label, found in named for row in found.clusters]
+    first = [] if result.trial else [(label, one) for label, one in named if not label["method"].endswith(OWN)]
+    kept = {
+        "assignments.csv": [{**label, **row} for label, found in first for row in found.assignments],
+        "directions.csv": [{**label, **row} for label, found in first for row in _directions(found)],
+    }
     return {
         "trials.csv": [{**label, **found.metrics} for label, found in named],
         "rounds.csv": [{**label, **row} for label, found in named for row in found.rounds],
         "audit.csv": [{**label, **row} for label, found in named for row in found.audit],
+        **{name: rows for name, rows in kept.items() if rows},
         **({"clusters.csv": tested} if tested else {}),
         **({"clients.csv": [{"trial": result.trial, **row} for row in result.clients]} if result.clients else {}),
     }
+
+
+def _directions(found: MethodResult) -> list[Row]:
+    """A row per client with its update along two directions; empty where its reply was refused."""
+    if found.directions is None:
+        return []
+    return [
+        {
+            "client": row["client"],
+            **{
+                axis: round(value, 6) if math.isfinite(value) else ""
+                for axis, value in zip(("first", "second"), place, strict=True)
+            },
+        }
+        for row, place in zip(found.audit, found.directions.tolist(), strict=True)
+    ]

@@ -19,6 +19,7 @@ from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_s
 from coterie._src.evaluation import compare as compare_scores
 from coterie._src.experiments.client_rows import ALONE, FOR_ALL, client_rows
 from coterie._src.experiments.config import Config
+from coterie._src.experiments.directions import leading_directions
 from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
@@ -181,6 +182,7 @@ def run_method(
             result,
             diagnostics=diagnose(algorithm, network, state),
             membership=membership_of(task, state.centres, result.labels, setting.max_byzantine),
+            directions=leading_directions(network, state) if setup.trial == 0 else None,
         )
     return result
 

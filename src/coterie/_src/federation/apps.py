@@ -31,11 +31,13 @@ from coterie._src.experiments.starts import first_centres, is_file
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
+from coterie._src.federation.page import federation_page
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
 from coterie._src.federation.strategy import ClusteredStrategy
+from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
 from coterie._src.tasks import LinearModel, Task
 
@@ -84,8 +86,9 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     -------
     tuple of ServerApp and ClientApp
         The server writes its state, the audit and, at the end, `centres.safetensors`, which `coterie.load` reads, and
-        the sites' scores (`evaluate_sites`) into the `folder` of the run, and goes on from there when it is started
-        again. A site writes its models into the folder that its node configuration names (`models="…"`), if it does.
+        the sites' scores (`evaluate_sites`) and `report.html` into the `folder` of the run, and goes on from there when
+        it is started again. A site writes its models into the folder that its node configuration names
+        (`models="…"`), if it does.
 
     Examples
     --------
@@ -121,9 +124,17 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     models = save({settings.method: centres}, _column_names(config) or None)
     write_atomically(folder / "config.toml", _with_method(config, settings.method))
     write_atomically(folder / "centres.safetensors", models)
-    if not getattr(config.problem, "holdout", 0.0):
-        return
-    for_all = None
+    if getattr(config.problem, "holdout", 0.0):
+        _evaluate(config, settings, grid, features, centres)
+    try:
+        write_atomically(folder / PAGE, federation_page(folder).encode())
+    except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
+        log(WARNING, "%s: not written (%s)", folder / PAGE, error)
+
+
+def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> None:
+    """Ask the sites for their scores on held-out samples; write and log the table."""
+    folder, for_all = Path(settings.folder), None
     if settings.for_all and config.problem.clusters > 1:
         for_all = _learn(_with_one_cluster(config), settings, grid, features, folder / FOR_ALL)
     evaluation = evaluate_sites(

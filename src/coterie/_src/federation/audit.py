@@ -21,6 +21,8 @@ MAX_COORDINATES = 1 << 16
 """About how many coordinates of an update a distance is computed from."""
 FAR = 2.0
 """A distance from the cluster's median, in median distances, that an honest client rarely has round after round."""
+MIN_COMPARED = 3
+"""Clients that a cluster must have for one of them to stand out."""
 OFTEN = 0.2
 """A fraction of the rounds that is no accident."""
 

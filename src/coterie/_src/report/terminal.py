@@ -132,6 +132,5 @@ def plan_table(lines: Sequence[Line]) -> Table:
     table.add_column(no_wrap=True, justify="right")
     table.add_column()
     for line in lines:
-        alarm = "bold red" if any(word.isupper() and len(word) > 2 for word in line.meaning.split()) else None
-        table.add_row(line.name, line.value, escape(line.meaning), style=alarm)
+        table.add_row(line.name, line.value, escape(line.meaning), style="bold red" if line.is_alarm else None)
     return table

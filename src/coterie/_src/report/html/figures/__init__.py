@@ -1,0 +1,1 @@
+"""The figures of a page; each comes with a text that says what it shows."""
