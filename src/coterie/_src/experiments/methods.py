@@ -356,7 +356,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "brifca-median",
@@ -405,7 +405,7 @@ METHODS: Registry[Method] = Registry(
             colour="tab:orange",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "brifca-no-regret",
@@ -414,7 +414,7 @@ METHODS: Registry[Method] = Registry(
             colour="tab:olive",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "ifca",

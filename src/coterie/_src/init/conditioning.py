@@ -11,10 +11,9 @@ ignored. A client with a Hessian above `LARGEST` times the typical norm counts l
 updates alike. With a share β < ½ of false Hessians in a cluster the mean is at least (1 − β) times the honest one, so
 that the step is at most 1/(1 − β) < 2 times as long as a Newton step in any direction, of which `SHARE` is taken.
 
-One limit is left. If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by
-the noise that the client's own Hessian allows. Byzantine clients with a Hessian that is large along one common
-direction v, up to `LARGEST` times the typical norm, may then shift their updates along v by as many standard deviations
-more as the root of their Hessian there is larger, and they determine the centre along v (see `hessian-leverage`).
+If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by the noise that the
+client's own Hessian allows. What Byzantine clients gain by a Hessian that is large along a common direction is bounded
+by a test of all of them together (`leverage`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from scipy.linalg.lapack import spotrf
 from coterie._src.aggregators import Aggregator, Mean, per_cluster, shares_per_cluster
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
+from coterie._src.init.leverage import bounded_leverage
 from coterie._src.intake import admit
 from coterie._src.network import Network
 
@@ -75,6 +75,7 @@ class Conditioning:
         where it is less than `SPECIFIC`.
     samples : the median number of samples of a client.
     number : the condition number of the second moments that the coordinates remove.
+    byzantine : at most so many clients are Byzantine.
     """
 
     coordinates: Coordinates
@@ -83,6 +84,7 @@ class Conditioning:
     specific: float
     samples: float
     number: float = 1.0
+    byzantine: int = 0
 
     def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
         """The same coordinates with the Hessians at other centres, each client's at the centre that labels names.
@@ -179,12 +181,21 @@ def selected_rows(
 ) -> SelectedRows:
     """The rows R_j u_i, or those which the rule keeps when it judges R_i u_i, where the clients' Hessians differ.
 
-    Then their Newton step is that of the kept rows, with the mean Hessian of these.
+    Of these, clients with much information that differ together from the others along one direction are left out, too
+    (`leverage`). Then the Newton step is that of the kept rows, with the mean Hessian of these.
     """
     clusters, judged = len(newton.roots), newton.standardised(updates)
     shares = None if judged is None else shares_per_cluster(rule, judged, newton.labels, clusters, weights)
-    if shares is None:
+    if judged is None or shares is None:
         return SelectedRows(rule, newton.clients, newton.labels, newton.rows(updates), weights, newton)
+    for j in range(clusters):
+        members = np.flatnonzero((newton.labels == j) & (shares > 0))
+        if len(members):
+            noise = float(np.median(shares[members] * (judged[members] ** 2).sum(axis=1))) / judged.shape[1]
+            hessians = conditioning.hessians[newton.clients[members]]
+            shares[members] = bounded_leverage(
+                hessians, updates[members], shares[members], noise, conditioning.byzantine
+            )
     kept = np.flatnonzero(shares)
     clients, labels, counts = newton.clients[kept], newton.labels[kept], shares[kept]
     maps = conditioning.newton(clients, labels, clusters, counts, standardise=False)
@@ -291,6 +302,7 @@ def condition(
         min(specific, 0.999) if specific >= SPECIFIC else 0.0,
         samples,
         number,
+        byzantine,
     )
 
 
