@@ -53,6 +53,8 @@ variance are left out, since the gradients along them are rounding errors."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
+BLOCK = 1 << 18
+"""The numbers of the Hessians that are transformed at once: 2 MB."""
 MAX_NUMBERS = 1 << 25
 """Hessians are asked for if they have at most this many entries in all: 256 MB."""
 
@@ -94,7 +96,8 @@ class Conditioning:
         """
         clients, matrices = ask_hessians(network, centres, labels)
         basis = self.coordinates.basis
-        hessians, leverages = _usable(clients, basis.T @ matrices @ basis, len(self.leverages))
+        inner = _transformed(matrices, basis)
+        hessians, leverages = _usable(clients, inner, _norms(inner), len(self.leverages))
         return replace(self, hessians=hessians * leverages[:, None, None].astype(np.float32))
 
     def newton(
@@ -279,7 +282,7 @@ def condition(
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
-        inner = basis.T @ matrices @ basis
+        inner = _transformed(matrices, basis)
         scales = _typical(np.maximum(np.einsum("crr->cr", inner), 0.0), byzantine)
         kept = scales > 0
         root = np.sqrt(scales[kept])
@@ -289,9 +292,9 @@ def condition(
         weights = _trace_weights(np.einsum("crr->c", inner), byzantine, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
-    hessians, leverages = _usable(clients, inner, len(sizes))
     samples = float(np.median(sizes))
-    norms = np.linalg.norm(inner, axis=(1, 2))
+    norms = _norms(inner)
+    hessians, leverages = _usable(clients, inner, norms, len(sizes))
     away = norms**2 - 2 * np.einsum("crr->c", inner) + inner.shape[1]
     by_chance = (np.einsum("crr->c", inner) ** 2 + norms**2) / np.maximum(sizes[clients], 1.0)
     specific = 1 - float(np.median(by_chance)) / max(float(np.median(away)), 1e-300)
@@ -313,18 +316,42 @@ def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
     return found
 
 
-def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
-    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients."""
+def _usable(clients: Ints, inner: Floats, norms: Floats, count: int) -> tuple[Floats, Floats]:
+    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients.
+
+    norms: (c,), of these. Where a Hessian cannot be used, it and its norm become those of I in place.
+    """
     identity = np.eye(inner.shape[1])
-    inner[~_positive(inner)] = identity
-    norms = np.linalg.norm(inner, axis=(1, 2))
+    unusable = ~_positive(inner)
+    inner[unusable], norms[unusable] = identity, np.linalg.norm(identity)
     leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
     hessians[np.setdiff1d(np.arange(count), clients)] = identity
     if len(clients):
         sizes = norms / (LARGEST * max(float(np.median(norms)), 1e-300))
         leverages[clients] = np.maximum(np.minimum(1.0, 1 / np.maximum(sizes, 1e-300)) ** 2, 1e-30)
-        hessians[clients] = inner / np.maximum(1.0, sizes / HUGE)[:, None, None]
+        for rows in _blocks(inner):
+            hessians[clients[rows]] = inner[rows] / np.maximum(1.0, sizes[rows] / HUGE)[:, None, None]
     return hessians, leverages
+
+
+def _blocks(matrices: Floats) -> list[slice]:
+    """Slices of the matrices of about `BLOCK` numbers each."""
+    step = max(1, BLOCK // max(1, matrices[:1].size))
+    return [slice(start, start + step) for start in range(0, len(matrices), step)]
+
+
+def _transformed(matrices: Floats, basis: Floats) -> Floats:
+    """(c, r, r), BᵀH_iB for (c, d, d) matrices H_i, a block at a time: what is read is still in the cache."""
+    found = np.empty((len(matrices), basis.shape[1], basis.shape[1]))
+    for rows in _blocks(matrices):
+        np.matmul(basis.T @ matrices[rows], basis, out=found[rows])
+    return found
+
+
+def _norms(matrices: Floats) -> Floats:
+    """(c,): the Frobenius norms."""
+    parts = [np.linalg.norm(matrices[rows], axis=(1, 2)) for rows in _blocks(matrices)]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def _typical(values: Floats, byzantine: int) -> Floats:
