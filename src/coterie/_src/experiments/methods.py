@@ -356,7 +356,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=2,
+            numerics=3,
         ),
         Method(
             "brifca-median",
