@@ -1,20 +1,30 @@
-"""`python -m benchmarks NAME [--json]`: measure, and print a table or JSON."""
+"""`python -m benchmarks NAME [--json] [--against CHECKOUT]`: measure, and print a table or JSON."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+from pathlib import Path
 
-BENCHMARKS = ("cpu", "simulation", "method", "start", "memory", "networks", "federation", "deployment", "gpu", "grid")
+BENCHMARKS = (
+    "cpu", "simulation", "checkouts", "method", "start", "memory", "networks", "federation", "deployment", "gpu", "grid"
+)  # fmt: skip
+COMPARING = ("checkouts",)
+"""Those that measure another checkout beside this one."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=BENCHMARKS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--against", type=Path, help=f"another checkout, for {', '.join(COMPARING)}")
     arguments = parser.parse_args()
-    machine, rows = importlib.import_module(f"benchmarks.{arguments.name}").run()
+    comparing = arguments.name in COMPARING
+    if comparing != (arguments.against is not None):
+        parser.error(f"--against: {arguments.name} {'needs' if comparing else 'takes no'} other checkout")
+    options = (arguments.against.resolve(),) if comparing else ()
+    machine, rows = importlib.import_module(f"benchmarks.{arguments.name}").run(*options)
     if arguments.json:
         print(json.dumps({"machine": machine, "rows": rows}))
         return

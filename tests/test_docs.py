@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sklearn
 
 import coterie as package
 import regenerate
@@ -27,10 +28,11 @@ COMMANDS = re.findall(r"^coterie (run|config)\b([^#>\n]*)", README, flags=re.MUL
 GRID_COMMANDS = re.findall(r"^coterie (sweep|results|plot|reproduce|plan)\b([^#>\n]*)", README, flags=re.MULTILINE)
 
 
-def printed_by(example: str) -> str:
-    """What an example prints; it may use names that are deprecated."""
+def printed_by(example: str, names: dict[str, Any] | None = None) -> str:
+    """What an example prints; it may use names that are deprecated. names: those of the examples before it."""
     output = io.StringIO()
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names = {} if names is None else names
+    names["__name__"] = "__main__"
     with contextlib.redirect_stdout(output), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         exec(example, names)
@@ -109,6 +111,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
         "docs/reproduction.md",
         "docs/beyond.md",
         "docs/models.md",
+        "docs/sklearn.md",
         "docs/federation.md",
         "docs/report.md",
     ],
@@ -196,3 +199,16 @@ def test_the_page_has_the_verdicts_of_the_arena(reports: dict[Path, str]) -> Non
 def test_the_example_of_the_page_on_networks_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page("models.md"), flags=re.DOTALL)
     assert printed_by(example).startswith("torch.Size([10, 2])")
+
+
+def test_the_blocks_of_the_page_on_scikit_learn_print_what_is_written_below_them() -> None:
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", page("sklearn.md"), flags=re.DOTALL)
+    number = r"-?\d+(?:\.\d*)?(?:e-?\d+)?"
+    names: dict[str, Any] = {}
+    with sklearn.config_context():  # which the page changes
+        outputs = [printed_by(example, names) for example, _ in blocks]
+    assert sum(bool(output) for output in outputs) >= 7
+    for output, (_, printed) in zip(outputs, blocks, strict=True):
+        assert re.sub(number, "0", output).split() == re.sub(number, "0", printed).split()
+        found, written = ([float(one) for one in re.findall(number, text)] for text in (output, printed))
+        assert found == pytest.approx(written, rel=0.02, abs=0.02)  # rounding may differ from machine to machine

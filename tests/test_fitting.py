@@ -225,6 +225,57 @@ def test_precision_of_a_mapping() -> None:
     assert ct.fit(clients, clusters=2, rounds=1, dtype="float32").centres.dtype == np.float32
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_the_columns_of_frames_go_by_their_names(library: str) -> None:
+    frames = pytest.importorskip(library)
+    names, scale = ["dose", "age", "bmi"], np.array([1.0, 10.0, 100.0])  # so that a swapped column is noticed
+    arrays = {name: (x * scale, y) for name, (x, y) in regression_clients().items()}
+    framed = {name: (frames.DataFrame(dict(zip(names, x.T, strict=True))), y) for name, (x, y) in arrays.items()}
+    turned = {name: (x[names[::-1]] if name == "site 3" else x, y) for name, (x, y) in framed.items()}
+    expected, found = ct.fit(arrays, clusters=2), ct.fit(turned, clusters=2)
+    assert found.centres.tobytes() == expected.centres.tobytes()
+    x, y = framed["site 4"]
+    values = arrays["site 4"][0]
+    for given in (x, x[names[::-1]], values):
+        assert np.array_equal(found.predict(given, client="site 4"), expected.predict(values, client="site 4"))
+        assert found.assign(given, y) == expected.assign(values, y)
+    long = [x.to_numpy() for x, _ in framed.values()]
+    one = dict(zip(names, np.concatenate(long).T, strict=True))
+    site = np.repeat(list(framed), 20)
+    table = frames.DataFrame({"site": site, **one, "y": np.concatenate([y for _, y in framed.values()])})
+    pooled = ct.fit(table, clusters=2, client="site")
+    assert np.array_equal(pooled.predict(x, client="site 4"), pooled.predict(x[names[::-1]], client="site 4"))
+    wrong = x.rename({"age": "Age"}) if library == "polars" else x.rename(columns={"age": "Age"})
+    for call, message in (
+        (lambda: expected.predict(x, client="site 4"), "x must be an array: the data that were fitted have no names"),
+        (lambda: expected.assign(x, y), "x must be an array"),
+        (lambda: found.predict(x[["dose", "age"]], cluster=0), "no column 'bmi'"),
+        (lambda: ct.fit({"a": (x, y), "b": (values, y)}), "clients: b: x must be a frame if that of the first client"),
+        (lambda: ct.fit({"a": (values, y), "b": (x, y)}), "clients: b: x must be a frame if that of the first client"),
+        (lambda: ct.fit({"a": (x, y), "b": (wrong, y)}), "b: x must have the columns dose, age, bmi, got dose, Age, b"),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+            call()
+        assert message in str(caught.value)
+
+
+def test_assign_refuses_what_is_not_finite_and_changes_no_prediction() -> None:
+    clients = regression_clients()
+    result = ct.fit(clients, clusters=2)
+    x, y = clients["site 4"]
+    before = [result.predict(x, client="site 4"), result.predict(x, cluster=0), result.predict(x, cluster=1)]
+    assert result.assign(x, -y, nearest=True) != result.assign(x, y, nearest=True)
+    after = [result.predict(x, client="site 4"), result.predict(x, cluster=0), result.predict(x, cluster=1)]
+    assert np.array_equal(before, after)
+    with pytest.raises(ValueError, match=r"^predict: name a client or a cluster"):
+        result.predict(x)  # assign has chosen none
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=r"^x holds a value that is not a finite number$"):
+            result.assign(np.where(x == x[3, 1], wrong, x), y)
+        with pytest.raises(ValueError, match=r"^y holds a value that is not a finite number$"):
+            result.assign(x, np.where(y == y[3], wrong, y))
+
+
 # --- tasks ------------------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,10 @@ import pytest
 import coterie
 
 STATIONS = (
-    "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "attacks", "intake", "network",
-    "aggregators", "projections", "optimisers", "server", "init", "algorithms", "diagnostics", "metrics", "membership",
-    "theory", "evaluation", "simulation", "experiments", "batch", "fitting", "plot", "studies", "report",
-    "federation", "cli", "deprecated",
+    "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "personal", "attacks", "intake",
+    "network", "aggregators", "projections", "optimisers", "server", "step_sizes", "init", "algorithms", "diagnostics",
+    "metrics", "membership", "theory", "evaluation", "simulation", "experiments", "batch", "fitting", "estimators",
+    "plot", "studies", "report", "federation", "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -158,7 +158,8 @@ def test_a_call_of_another_file_is_noticed(imported: str, used: str, wrong: list
 
 
 def test_importing_coterie_loads_no_extra_and_takes_under_a_second() -> None:
-    program = "import coterie, sys; print(sorted({'torch', 'flwr', 'ray', 'cupy', 'matplotlib'} & set(sys.modules)))"
+    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "matplotlib"}
+    program = f"import coterie, sys; print(sorted({heavy} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)  # bytecode is written
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -169,16 +170,17 @@ def test_importing_coterie_loads_no_extra_and_takes_under_a_second() -> None:
 def test_the_whole_core_loads_no_extra_and_no_compiler() -> None:
     core = STATIONS[: STATIONS.index("batch")]  # which needs torch
     names = ", ".join(f"coterie._src.{name}" for name in core)
-    heavy = {"torch", "flwr", "ray", "cupy", "numba", "llvmlite", "matplotlib"}
+    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "numba", "llvmlite", "matplotlib"}
     program = f"import {names}, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_what_follows_the_core_loads_no_extra() -> None:
-    following = [name for name in STATIONS[STATIONS.index("batch") + 1 :] if name != "federation"]  # it needs Flower
+    extra = {"federation", "estimators"}  # which need Flower and scikit-learn
+    following = [name for name in STATIONS[STATIONS.index("batch") + 1 :] if name not in extra]
     names = ", ".join(f"coterie._src.{name}" for name in following)
-    program = f"import {names}, sys; print(sorted({{'torch', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
+    program = f"import {names}, sys; print(sorted({{'torch', 'sklearn', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 

@@ -151,6 +151,17 @@ def test_held_out_losses_are_those_of_a_fit_without_the_client() -> None:
             assert found[i] == pytest.approx(float(task.losses(without)[i, 0]), rel=1e-8)
 
 
+def test_a_client_that_alone_determines_a_direction_has_a_bounded_leverage() -> None:
+    """Five clients see the first column, one the second: its share of the information there is 1, and counts as 0.98.
+
+    By hand, for F = (θ_2 − 2)² at θ = 0: slope −4/√2 and Hessian 1 in coordinates in which all information is I.
+    """
+    x = np.array([[1.0, 0.0]] * 5 + [[0.0, 1.0]])
+    task = linear_regression(ct.Clients(x, np.array([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), np.ones(6, dtype=int)), "direct")
+    found = held_out_losses(task, np.zeros((1, 2)), np.zeros(6, dtype=np.int64))
+    assert found.tolist() == pytest.approx([0, 0, 0, 0, 0, 4 + 8 / 0.02 + 0.5 * 0.98 * 8 / 0.02**2])
+
+
 def test_loss_variances_are_those_of_the_samples() -> None:
     rng = np.random.default_rng(4)
     x, sizes = rng.standard_normal((10, 3)), np.array([4, 1, 5])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie._src.client import personalise
 from coterie._src.data import Clients, Federation, tabular
+from coterie._src.personal import personalise
 from coterie._src.tasks import (
     linear_regression,
     logistic_regression,
@@ -82,10 +82,10 @@ def test_units_origin_and_order_do_not_matter(seed: int, units: list[float], uni
     first = personalise(linear_regression(Clients(x, y, sizes), "direct"), centre, labels)
     scale, target, origin = 10.0 ** np.array(units), 10.0**unit, rng.standard_normal(4)
     moved = np.column_stack([(x[:, :4] + origin) * scale, np.ones(42)])
-    told = centre.copy()
-    told[:, 4] -= centre[:, :4] @ origin
-    told[:, :4] /= scale
-    second = personalise(linear_regression(Clients(moved, target * y, sizes), "direct"), target * told, labels)
+    shifted = centre.copy()
+    shifted[:, 4] -= centre[:, :4] @ origin
+    shifted[:, :4] /= scale
+    second = personalise(linear_regression(Clients(moved, target * y, sizes), "direct"), target * shifted, labels)
     expected = np.einsum("nd,nd->n", x, np.repeat(first.models, sizes, axis=0))
     assert np.einsum("nd,nd->n", moved, np.repeat(second.models, sizes, axis=0)) == pytest.approx(
         target * expected, rel=1e-5, abs=1e-5 * target

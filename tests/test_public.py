@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 
 import coterie
+import coterie.sklearn
 from coterie._src.deprecated import MODULES
 
 NAMES = [name for name in coterie.__all__ if name != "__version__"]
-PUBLIC_MODULES = {"federation"}
+PUBLIC_MODULES = {"federation", "sklearn"}
+DOCUMENTED = [getattr(coterie, name) for name in NAMES] + [
+    getattr(coterie.sklearn, name) for name in coterie.sklearn.__all__
+]
 CONTRACTS = {"Algorithm", "Task"}
 """Protocols, which nobody calls."""
 
@@ -74,9 +78,8 @@ def test_everything_else_is_private_by_name() -> None:
     assert set(done.stdout.split()) == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_documented(name: str) -> None:
-    documented = getattr(coterie, name)
+@pytest.mark.parametrize("documented", DOCUMENTED, ids=name_of)
+def test_every_name_is_documented(documented: Any) -> None:
     text = inspect.getdoc(documented) or ""
     first = text.splitlines()[0]
     assert first.endswith((".", ";", ":")), first
@@ -84,15 +87,14 @@ def test_every_name_is_documented(name: str) -> None:
     attributes = found.get("Parameters", "") + found.get("Attributes", "")
     for parameter in parameters(documented):
         assert re.search(rf"^([\w*]+, )*{re.escape(parameter)}(, \w+)* ?(:|$)", attributes, re.MULTILINE), parameter
-    if name not in CONTRACTS:
+    if name_of(documented) not in CONTRACTS:
         assert ">>> " in found.get("Examples", ""), "an example"
     if inspect.isfunction(documented):
         assert "Returns" in found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_public_method_is_documented(name: str) -> None:
-    documented = getattr(coterie, name)
+@pytest.mark.parametrize("documented", DOCUMENTED, ids=name_of)
+def test_every_public_method_is_documented(documented: Any) -> None:
     if inspect.isclass(documented):
         for method, value in vars(documented).items():
             own = inspect.isfunction(value) and value.__qualname__ == f"{documented.__qualname__}.{method}"

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie._src.aggregators import Aggregator, Mean, Median, TrimmedMean, mean, median
+from coterie._src.aggregators import Aggregator, CentredClipping, Mean, Median, TrimmedMean, mean, median
 from coterie._src.data import mixed_regression
 from coterie._src.intake import Accepted
 from coterie._src.projections import Box, L2Ball
-from coterie._src.server import STEEPER, Server, automatic_steps, take_step
+from coterie._src.server import Server, take_step
+from coterie._src.step_sizes import STEEPER, automatic_steps
 from coterie._src.tasks import linear_regression
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 5.0]])
@@ -126,6 +127,19 @@ def test_shared_coordinates_follow_all_clients() -> None:
     server = Server(mean, shared=1)
     step = take_step(server, CENTRES, replies([0, 0, 1], [[1, 1], [2, 3], [6, 5]]), np.full(3, 1.0))
     assert step.centres.tolist() == [[-3, -2], [7, 5], [2, 5]]  # the third has no reply of its own
+
+
+def test_a_rule_with_memory_remembers_the_shared_coordinates() -> None:
+    """An aggregate moves by 1 per round from the last one towards the row; the first is the row itself."""
+    server = Server(CentredClipping(radius=1.0, iterations=1, history=True), shared=1)
+    first = take_step(server, CENTRES, replies([0], [[4, 0]]), np.full(3, 1.0))
+    assert first.centres[:, 0].tolist() == [-4, 6, 1]
+    second = take_step(server, CENTRES, replies([1], [[9, 0]]), np.full(3, 1.0), memory=first.memory)
+    assert second.centres[:, 0].tolist() == [-5, 5, 0]
+    nothing = replies([], [])._replace(updates=np.zeros((0, 2)))
+    silent = take_step(server, CENTRES, nothing, np.full(3, 1.0), memory=second.memory)
+    third = take_step(server, CENTRES, replies([2], [[9, 0]]), np.full(3, 1.0), memory=silent.memory)
+    assert third.centres[:, 0].tolist() == [-6, 4, -1]
 
 
 def test_below_the_quorum_a_cluster_keeps_its_centre() -> None:

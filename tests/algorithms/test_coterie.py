@@ -9,10 +9,9 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from coterie._src.aggregators import mean
-from coterie._src.algorithms import ClusteredDescent
 from coterie._src.algorithms.base import State
-from coterie._src.algorithms.descent import ask_weights, standard_errors
+from coterie._src.algorithms.convergence import progress, standard_errors
+from coterie._src.algorithms.descent import ask_weights
 from coterie._src.attacks import PAYLOADS, Attack, Entry, Payload
 from coterie._src.attacks.payloads import constant
 from coterie._src.data import mixed_regression
@@ -21,7 +20,7 @@ from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.init.asking import _location, _standard_error
 from coterie._src.intake import Accepted
-from coterie._src.server import Server, Step
+from coterie._src.server import Step
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import assign, linear_regression
 
@@ -140,15 +139,13 @@ def test_a_cluster_of_one_client_stops_like_the_others() -> None:
 
 def test_the_stop_looks_at_the_moves_of_now() -> None:
     """Two replies of distance 2 around their median, a step of 1: the standard error is 1/√2."""
-    descent = ClusteredDescent(Server(mean), precision=0.01)
     accepted = Accepted(np.arange(2), np.zeros(2, np.int64), np.array([[1.0], [-1.0]]), np.zeros(2, np.int64), 0)
     error = np.sqrt(0.5)
 
     def after(before: tuple[float, int], move: float) -> tuple[float, int]:
         state = State(0, np.zeros((1, 1)), smallest_move=before[0], rounds_since=before[1])
         step = Step(np.zeros((1, 1)), np.array([2]), None, np.zeros(1, np.bool_), np.array([move * error]))
-        found = descent._with_progress(state, step, accepted, np.ones(1))
-        return found.smallest_move, found.rounds_since
+        return progress(state, step, accepted, np.ones(1))[:2]
 
     assert after((0.5, 3), 0.2) == (pytest.approx(0.2), 0)  # smaller: the count of rounds begins anew
     assert after((0.2, 3), 0.19) == (0.2, 4)  # not by a tenth

@@ -16,8 +16,8 @@ from coterie._src.batch.descent import aggregate, automatic_steps
 from coterie._src.data import Federation, mixed_regression
 from coterie._src.projections import L2Ball, UnitSphere
 from coterie._src.server import Server
-from coterie._src.server import automatic_steps as single_steps
 from coterie._src.simulation import SimulatedNetwork
+from coterie._src.step_sizes import automatic_steps as single_steps
 from coterie._src.tasks import linear_regression
 from devices import DEVICES
 

@@ -50,6 +50,9 @@ def test_a_run_leaves_a_complete_folder_that_runs_again(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert again.stderr.endswith(f"Everything is in {Path('second')}/\n")
     assert numbers(again.stdout) == numbers(json.dumps(kept))
+    rows = list(csv.DictReader((first / "rounds.csv").read_text().splitlines()))
+    assert all(row["strangers"] == row["unknown_senders"] for row in rows)  # names of 0.1.0
+    assert all(row["stuck"] == row["rejected_steps"] == "0" for row in rows)
     for file in ("rounds.csv", "audit.csv"):
         assert (tmp_path / "second" / file).read_bytes() == (first / file).read_bytes()
     for trial in (0, 1):

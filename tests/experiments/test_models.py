@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -83,6 +84,10 @@ def test_statistical_models_come_back_too(tmp_path: Path) -> None:
     assert models.assign(x, 3 * x[:, 0] + 2, nearest=True) in (0, 1)
     with pytest.raises(ValueError, match="y holds a value that is not a finite number"):
         models.assign(x, np.full(40, np.nan))
+    with pytest.raises(ValueError, match="x holds a value that is not a finite number"):
+        models.assign(np.where(x == x[0, 0], np.nan, x), x @ models.centres[0])
+    with pytest.raises(ValueError, match="x must be an array: the data that were fitted have no names"):
+        models.predict(pandas.DataFrame(x), cluster=0)  # in which order?
     (tmp_path / "out" / "membership.json").write_text('{"coterie": {"loss": 1}}')
     with pytest.raises(ValueError, match="membership must have exactly the keys"):
         ct.load(tmp_path / "out")

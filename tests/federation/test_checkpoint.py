@@ -15,7 +15,7 @@ from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
 from coterie._src.federation.checkpoint import Checkpoint, Saved
 from coterie._src.optimisers import Momentum
-from coterie._src.server import Server
+from coterie._src.server import Server, ServerMemory
 from in_process import InProcessGrid
 from small_federation import CLIENTS, app, centres_of
 
@@ -62,11 +62,15 @@ def test_a_killed_server_goes_on(server: Server, drawn: Federation, start: np.nd
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.load() is None
-    state = State(3, np.ones((2, 4), np.float32), curvatures=np.full((5, 2), np.nan), smallest_move=0.5, rounds_since=2)
+    curvatures, memory = np.full((5, 2), np.nan), ServerMemory(None, np.full((2, 4), 3.0), np.full((1, 2), 4.0))
+    state = State(3, np.ones((2, 4)), curvatures=curvatures, smallest_move=0.5, rounds_since=2, memory=memory)
     checkpoint.save(Saved(state, np.random.default_rng(7), [3, None, 2**64 - 1]))
     found = checkpoint.load()
     assert found is not None
     assert (found.state.round, found.state.smallest_move, found.state.rounds_since) == (3, 0.5, 2)
+    assert found.state.memory.moments is None
+    np.testing.assert_array_equal(found.state.memory.aggregator, memory.aggregator)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.state.memory.shared, memory.shared)  # type: ignore[arg-type]
     assert found.nodes == [3, None, 2**64 - 1]
     assert found.rng.integers(2**60) == np.random.default_rng(7).integers(2**60)
     (tmp_path / "state.safetensors").write_bytes(b"not a state")

@@ -136,6 +136,26 @@ def test_directions_without_features_are_left_out(kind: str, number: float, rng:
         np.testing.assert_array_equal(found.coordinates.basis[DIM], 0)
 
 
+@pytest.mark.parametrize("number", [1.0, 1e3])
+@pytest.mark.parametrize("byzantine", [0, 1, 3])
+def test_a_column_that_varies_for_one_client_alone_is_scaled_by_that_client(
+    number: float, byzantine: int, rng: np.random.Generator
+) -> None:
+    """The other clients' Hessians are 0 there but for rounding, which must not be taken for the scale of the axis."""
+    x = rng.standard_normal((CLIENTS, SAMPLES, DIM))
+    x[..., -1] = 0.0
+    x[5, 0, -1] = 1.0  # one row of one client
+    mixed = x @ mixing(rng, number)
+    matrices = 2 * mixed.transpose(0, 2, 1) @ mixed / SAMPLES
+    coordinates = conditioned(matrices, byzantine).coordinates
+    assert coordinates.dim == DIM
+    inside = in_coordinates(matrices[5], coordinates)
+    others = np.array([in_coordinates(matrix, coordinates) for matrix in np.delete(matrices, 5, axis=0)])
+    assert np.linalg.eigvalsh(inside).max() < 2 * CLIENTS
+    assert np.linalg.eigvalsh(others.mean(axis=0)).max() < 10
+    assert np.linalg.norm(coordinates.basis, axis=0).max() < 100 * np.sqrt(SAMPLES) * number
+
+
 def test_no_client_with_an_answer_or_with_a_positive_one_gives_no_coordinates() -> None:
     nobody = np.zeros(0, dtype=np.int64)
     assert condition(np.zeros((0, 3, 3)), nobody, np.ones(4), 0) is None

@@ -141,6 +141,13 @@ def test_copies_of_one_client_are_not_split() -> None:
     assert np.isfinite(refined).all()
 
 
+def test_an_empty_centre_stays_where_no_client_asks_for_another() -> None:
+    drawn, models = drawn_models(clusters=1, noise_variance=0.0)
+    best = models.conditioning.coordinates.points(pooled(drawn))
+    centres = np.concatenate([best + 1e3, best])  # the first is empty, and no client has a regret at the second
+    np.testing.assert_allclose(models.refined(centres, 0), centres, rtol=1e-6)
+
+
 def test_candidates_with_the_same_partition_are_refined_once() -> None:
     drawn, models = drawn_models()
     assert drawn.truth is not None

@@ -115,8 +115,8 @@ def test_groups_of_rows(columns: int, rng: np.random.Generator) -> None:
     """Each its own ranks; an empty one gets zeros, and no group at all an empty table."""
     rows = rng.standard_normal((20, columns)).astype(np.float32)
     members = rng.permutation(20)[:17]
-    found = means_between_ranks(rows, members, [5, 0, 1, 11], [1, 0, 0, 5], [4, 1, 1, 6])
+    found = means_between_ranks(rows, members, [5, 0, 1, 11], [(1, 4), (0, 1), (0, 1), (5, 6)])
     assert found.dtype == np.float32
     expected = [oracle(rows[members[:5]], 1, 4), np.zeros(columns), rows[members[5]], oracle(rows[members[6:]], 5, 6)]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
-    assert means_between_ranks(rows, members[:0], [], [], []).shape == (0, columns)
+    assert means_between_ranks(rows, members[:0], [], []).shape == (0, columns)

@@ -27,6 +27,20 @@ def samples(rng: np.random.Generator, sizes: list[int], dim: int, dtype: Any) ->
     return data
 
 
+def test_read_only_samples_are_read_in_place_without_a_second_compilation(rng: np.random.Generator) -> None:
+    features, targets = rng.standard_normal((7, 3)), rng.standard_normal(7)
+    features.flags.writeable = targets.flags.writeable = False
+    data = RegressionData.of_samples(features, targets, np.array([0, 4, 7]))
+    assert data is not None
+    for used, given in ((data.rows, features), (data.column, targets)):
+        assert used.flags.writeable  # the type that a kernel is compiled for says so
+        assert used.ctypes.data == given.ctypes.data
+        assert np.array_equal(used, given)
+    expected = features.tobytes()
+    del features, given  # the data keep the memory
+    assert data.rows.tobytes() == expected
+
+
 @pytest.mark.parametrize(("dim", "dtype"), [(1, np.float32), (33, np.float32), (33, np.float64), (500, np.float32)])
 def test_losses_and_gradients_over_few_and_many_samples(rng: np.random.Generator, dim: int, dtype: Any) -> None:
     """In several blocks, with sums that are taken over, and rows left over."""

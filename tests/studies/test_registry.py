@@ -25,7 +25,7 @@ def test_the_help_lists_every_study() -> None:
     ("arguments", "expected"),
     [
         (["figure"], 'got "figure"; did you mean figure1?'),
-        (["weather"], 'must be one of figure1, slopes, claims, beyond, rotated-mnist, arena, got "weather"'),
+        (["weather"], 'must be one of figure1, slopes, claims, beyond, rotated-mnist, tables, arena, got "weather"'),
         (["rotated-mnist"], "--data: rotated-mnist needs"),
         (["figure1", "--data", "."], "--data: figure1 reads no data"),
         (["claims", "--quick"], "--quick: claims has no quick version"),

@@ -83,6 +83,6 @@ def row_distances(rows: Array, others: Array) -> Floats:
     >>> row_distances(np.array([[4.0, 4.0]]), np.array([[1.0, 0.0]]))
     array([5.])
     """
-    apart = as_numpy(rows).astype(np.float64) - as_numpy(others)
+    apart = np.subtract(as_numpy(rows), as_numpy(others), dtype=np.float64)
     distances: Floats = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     return distances

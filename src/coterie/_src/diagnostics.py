@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie._src.aggregators import shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
@@ -87,14 +88,27 @@ class Diagnostics:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
-        """The diagnostics that gave these plain values; NaN for what is not known."""
-        found: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        for name, value in found.items():
-            found[name] = tuple(value) if isinstance(value, list) else math.nan if value is None else value
+    def from_dict(cls, values: Any) -> Diagnostics:
+        """The diagnostics that `as_dict` wrote, or a `ValueError` that says what is wrong with them."""
+        names = [*cls.__dataclass_fields__]
+        if not isinstance(values, Mapping) or set(values) != {*names, "bound_reached"}:
+            raise ValueError(f"diagnostics must have exactly the keys {', '.join([*names, 'bound_reached'])}")
+        found: dict[str, Any] = {}
+        for name in names:
+            value, kind = values[name], cls.__dataclass_fields__[name].type
+            if kind == "float":
+                unknown = math.inf if name == "separation" else math.nan
+                right, found[name] = value is None or _is_number(value), unknown if value is None else value
+            elif kind == "int":
+                right, found[name] = _is_whole(value), value
+            else:
+                right = isinstance(value, list) and all(_is_whole(one) for one in value)
+                found[name] = tuple(value) if right else ()
+            if not right:
+                raise ValueError(f"diagnostics: {name} must not be {value!r}")
         return cls(**found)
 
-    def lines(self, names: Sequence[str]) -> list[str]:
+    def lines(self, names: Sequence[object] | NDArray[Any]) -> list[str]:
         """At most five lines of text; names: of the clients."""
         found = []
         if self.closest:
@@ -103,7 +117,7 @@ class Diagnostics:
             found.append(f"separation: clusters {one} and {other}, the nearest, are {self.separation:.1f} deviations "
                          f"apart: {verdict}")  # fmt: skip
             if self.uncertain:
-                shown = ", ".join(names[client] for client in self.uncertain[:NAMED])
+                shown = ", ".join(str(names[client]) for client in self.uncertain[:NAMED])
                 more = ", …" if len(self.uncertain) > NAMED else ""
                 found.append(f"uncertain: {len(self.uncertain)} of {len(names)} clients fit a second cluster nearly as "
                              f"well: {shown}{more}")  # fmt: skip
@@ -120,6 +134,14 @@ class Diagnostics:
             found.append(f"outliers: {self.outliers} replies left out, {self.max_byzantine} Byzantine clients allowed "
                          f"for{reached}")  # fmt: skip
         return found[:5]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _unknown(value: Any) -> bool:

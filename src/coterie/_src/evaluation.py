@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, namespace
 from coterie._src.data import Clients, HeldOut
@@ -115,7 +114,9 @@ def _area(predicted: Sequence[tuple[Floats, Floats]]) -> float:
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not (ones and zeros) or not np.isfinite(scores).all():
         return NOT_APPLICABLE
-    return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    _, order, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[order]  # the mean rank of equal scores
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def held_out_metrics(scores: Scores, counted: Bools) -> Metrics:

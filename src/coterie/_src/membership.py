@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtr
 
 from coterie._src.arrays import Array, Floats, Ints, as_numpy
 from coterie._src.init.conditioning import MAX_NUMBERS
@@ -93,7 +93,7 @@ class Membership:
             total = max(self.spread[j] - self.sampling[j], 0.0) + sampling
             middle = (1 - self.power) / 2 * (self.spread[j] - total)  # a concave function: its mean falls
             deviation = math.sqrt(max(total + self.spread[j] / self.members[j], 1e-12))
-            found[j] = student_t.sf((_scaled(relative, self.power) - middle) / deviation, self.degrees[j])
+            found[j] = stdtr(self.degrees[j], -(_scaled(relative, self.power) - middle) / deviation)
         return found
 
     def cluster_of(self, losses: Floats, variances: Floats, n: int) -> int:
@@ -343,11 +343,12 @@ def whitening(matrix: Floats) -> Floats:
 def _increase(gradients: Floats, hessians: Floats, weights: Floats) -> Floats:
     """(c,): by how much the loss of every member grows if the centre is that of the others."""
     basis = whitening(np.einsum("c,cij->ij", weights, hessians))
-    found = np.empty(len(weights))
-    for i, (gradient, hessian, weight) in enumerate(zip(gradients, hessians, weights, strict=True)):
-        own, slope = weight * (basis.T @ hessian @ basis), weight * (basis.T @ gradient)
-        shares, axes = np.linalg.eigh(own)
-        shares = np.clip(shares, 0.0, MAX_LEVERAGE)
-        move = (axes.T @ slope) / (1 - shares)
-        found[i] = (move @ (axes.T @ slope) + 0.5 * (shares * move) @ move) / weight
+    own = weights[:, None, None] * (basis.T @ hessians @ basis)
+    slopes = weights[:, None] * (gradients @ basis)
+    # the norm bounds all eigenvalues
+    for i in np.flatnonzero(np.linalg.norm(own, axis=(1, 2)) > MAX_LEVERAGE).tolist():
+        shares, axes = np.linalg.eigh(own[i])
+        own[i] = (axes * np.clip(shares, 0.0, MAX_LEVERAGE)) @ axes.T
+    moves = np.linalg.solve(np.eye(basis.shape[1]) - own, slopes[:, :, None])
+    found: Floats = (slopes[:, None, :] @ moves + 0.5 * np.swapaxes(moves, 1, 2) @ own @ moves)[:, 0, 0] / weights
     return found

@@ -21,12 +21,12 @@ class Moments(NamedTuple):
 class Optimiser(Protocol):
     """A rule from aggregated updates to step directions, with state."""
 
-    def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
+    def update(self, gradients: Array, counts: Ints, moments: Moments | None) -> tuple[Array, Moments | None]:
         """(k, d) aggregated updates -> (k, d) directions, and the state for the next round.
 
-        updated: (k,), the clusters that had an update; the direction of any other is its gradient, unchanged (0, except
-        for shared coordinates). moments: None in the first round. An update that is not finite does not change the
-        state of its cluster, since its step is not taken.
+        counts: (k,), the replies behind each update; where there are none, the direction is the gradient, unchanged (0,
+        except for shared coordinates). moments: None in the first round. An update that is not finite does not change
+        the state of its cluster, since its step is not taken.
         """
         ...
 
@@ -35,7 +35,7 @@ class Optimiser(Protocol):
 class PlainSteps:
     """Direction g_t, as in the paper."""
 
-    def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
+    def update(self, gradients: Array, counts: Ints, moments: Moments | None) -> tuple[Array, Moments | None]:
         return gradients, moments
 
 
@@ -45,9 +45,9 @@ class Momentum:
 
     momentum: float = 0.9
 
-    def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
+    def update(self, gradients: Array, counts: Ints, moments: Moments | None) -> tuple[Array, Moments | None]:
         xp = namespace(gradients)
-        mask, before, _ = _masked(gradients, updated, moments)
+        mask, before, _ = _masked(gradients, counts, moments)
         first = xp.where(mask, self.momentum * before.first + gradients, before.first)
         return xp.where(mask, first, gradients), before._replace(first=first)
 
@@ -65,9 +65,9 @@ class Adam:
     second: float = 0.99
     epsilon: float = 1e-3
 
-    def update(self, gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments | None]:
+    def update(self, gradients: Array, counts: Ints, moments: Moments | None) -> tuple[Array, Moments | None]:
         xp = namespace(gradients)
-        mask, before, sound = _masked(gradients, updated, moments)
+        mask, before, sound = _masked(gradients, counts, moments)
         first = xp.where(mask, self.momentum * before.first + (1 - self.momentum) * gradients, before.first)
         second = xp.where(mask, self.second * before.second + (1 - self.second) * gradients**2, before.second)
         rounds = before.rounds + sound
@@ -80,10 +80,10 @@ class Adam:
         return xp.where(mask, along, gradients), Moments(first, second, rounds)
 
 
-def _masked(gradients: Array, updated: Bools, moments: Moments | None) -> tuple[Array, Moments, Bools]:
+def _masked(gradients: Array, counts: Ints, moments: Moments | None) -> tuple[Array, Moments, Bools]:
     """The mask of clusters with a finite update, as a (k, 1) array like the gradients and as (k,), and the moments."""
     xp = namespace(gradients)
     zeros = xp.zeros_like(gradients)  # not 0·g: an infinite first update must not stay in the memory as NaN
-    before = moments or Moments(zeros, zeros, np.zeros(len(updated), dtype=np.int64))
-    sound = updated & as_numpy(xp.all(xp.isfinite(gradients), axis=1))
+    before = moments or Moments(zeros, zeros, np.zeros(len(counts), dtype=np.int64))
+    sound = (counts > 0) & as_numpy(xp.all(xp.isfinite(gradients), axis=1))
     return like(sound[:, None].astype(np.float64), gradients) > 0, before, sound

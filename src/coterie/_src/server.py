@@ -14,8 +14,6 @@ from coterie._src.optimisers import Moments, Optimiser, PlainSteps
 from coterie._src.projections import Projection, Unconstrained
 
 UNCONSTRAINED, PLAIN_STEPS = Unconstrained(), PlainSteps()
-STEEPER = 3.0
-"""A safety factor: the automatic step does not overshoot on replies up to this many times as steep as honest ones."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,7 @@ class ServerMemory(NamedTuple):
 
     moments: Moments | None = None  # of the optimiser
     aggregator: Array | None = None  # (k, d), of the rule
+    shared: Array | None = None  # (1, shared), of the rule on the shared coordinates
 
 
 NO_MEMORY = ServerMemory()
@@ -88,76 +87,41 @@ def take_step(
     found = per_cluster(
         server.aggregate, accepted.updates, accepted.labels, centres.shape[0], weights, memory.aggregator
     )
-    gradients = _completed(server, found, accepted, substitutes, weights)
-    updated = found.counts >= max(1, server.quorum)
-    if substitutes is not None:
-        updated[substitutes.labels] = True
-    directions, moments = server.optimiser.update(gradients, updated, memory.moments)
+    gradients, counts, shared = _completed(server, found, accepted, substitutes, weights, memory)
+    directions, moments = server.optimiser.update(gradients, counts, memory.moments)
     with np.errstate(over="ignore", invalid="ignore"):
         moved = centres - like(step_sizes[:, None], centres) * directions
+    after, rejected = server.project(moved), np.zeros(len(step_sizes), dtype=np.bool_)
     xp = namespace(centres)
-    rejected = ~as_numpy(xp.isfinite(moved).all(axis=1))
-    after = server.project(moved)
-    if rejected.any():
+    if not (finite := xp.isfinite(moved)).all():
+        rejected = ~as_numpy(finite.all(axis=1))
         after = xp.where(like(rejected[:, None], centres) > 0, centres, after)
     shares = trimmed_share(accepted.updates, accepted.labels, server.trim) if server.audit else None
     moves = row_distances(after, centres)
-    return Step(after, found.counts, shares, rejected, moves, ServerMemory(moments, found.memory))
+    return Step(after, found.counts, shares, rejected, moves, ServerMemory(moments, found.memory, shared))
 
 
 def _completed(
-    server: Server, found: Aggregates, accepted: Accepted, substitutes: Accepted | None, weights: Floats | None
-) -> Array:
-    """(k, d): the aggregates, 0 below the quorum, with substitutes in empty clusters and shared coordinates."""
-    gradients = found.updates
+    server: Server,
+    found: Aggregates,
+    accepted: Accepted,
+    substitutes: Accepted | None,
+    weights: Floats | None,
+    memory: ServerMemory,
+) -> tuple[Array, Ints, Array | None]:
+    """(k, d): the aggregates, 0 below the quorum, with substitutes in empty clusters and shared coordinates.
+
+    And (k,), the replies behind them, 0 below the quorum, and the rule's memory of the shared coordinates.
+    """
+    gradients, counts, shared = found.updates, found.counts, memory.shared
     if server.quorum > 1:
-        gradients[np.flatnonzero(found.counts < server.quorum)] = 0.0
+        counts = np.where(counts < server.quorum, 0, counts)
+        gradients[np.flatnonzero(counts == 0)] = 0.0
     if substitutes is not None:
-        gradients[substitutes.labels] = substitutes.updates
+        counts = counts.copy()
+        gradients[substitutes.labels], counts[substitutes.labels] = substitutes.updates, 1
     if server.shared and len(accepted.labels):
         common = accepted.updates[:, : server.shared]
-        one = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights)
-        gradients[:, : server.shared] = one.updates
-    return gradients
-
-
-def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): γ_j = 1/(3 L_j), with L_j estimated from the curvatures that the members of the cluster report.
-
-    A client's own curvature λ_max overestimates that of a cluster of c clients, whose mean has c times the samples: by
-    the Marchenko–Pastur edge √L(c) = √λ_max − √(trace/n)·(1 − 1/√c). A small cluster with d ≥ n therefore gets a short
-    step and a large one a long step. The values are medians over the members, so that a Byzantine minority cannot
-    determine the step; c is replaced by 2c/π, the efficiency of a median. The factor 3 is for clusters that consist of
-    Byzantine clients in an early round: replies up to three times as steep as honest ones (the paper's attack) then do
-    not make the centre diverge, so that honest clients can still choose it later. Values that are not positive are
-    ignored; a cluster without values gets those of all clients.
-
-    curvatures: (rows, 2) as in `Task.curvatures`. labels: (rows,).
-    """
-    usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
-    if not usable.any():
-        return np.zeros(clusters)
-    roots = np.sqrt(curvatures[usable])
-    steepest, excess = (_medians(roots[:, column], labels[usable], clusters) for column in range(2))
-    roots = curvature_roots(steepest, excess, np.bincount(labels, minlength=clusters))
-    return np.array([1.0 / (STEEPER * root**2) for root in roots])
-
-
-def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:
-    """√L(c) of clusters of c clients, by the Marchenko–Pastur edge (see `automatic_steps`), and at least 0.001·√λ_max.
-
-    steepest, excess: √λ_max and √(trace/n) of a typical client. counts: c. All of one shape.
-    """
-    xp = namespace(steepest)
-    pooled = 2 * counts / np.pi
-    root = steepest - excess * (1 - 1 / xp.sqrt(xp.maximum(pooled, xp.ones_like(pooled))))
-    return xp.maximum(root, 1e-3 * steepest)
-
-
-def _medians(values: Floats, labels: Ints, clusters: int) -> Floats:
-    """(clusters,): the median of the values under each label; where there are none, that of all values."""
-    counts = np.bincount(labels, minlength=clusters)
-    ranked = np.append(values[np.lexsort((values, labels))], np.nan)
-    first = np.cumsum(counts) - counts
-    middle: Floats = (ranked[first + (counts - 1) // 2] + ranked[np.minimum(first + counts // 2, len(values))]) / 2
-    return middle if counts.all() else np.where(counts > 0, middle, np.median(values))
+        one = per_cluster(server.aggregate, common, np.zeros_like(accepted.labels), 1, weights, shared)
+        gradients[:, : server.shared], shared = one.updates, one.memory
+    return gradients, counts, shared

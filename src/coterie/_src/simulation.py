@@ -136,7 +136,9 @@ class SimulatedNetwork:
         question: Question = "gradient",
         coordinates: Coordinates | None = None,
     ) -> Replies:
-        clients, rounds, byzantine = self._everyone, np.full(self.count, round), self._byzantine
+        clients, byzantine = self._everyone, self._byzantine
+        rounds = np.empty_like(clients)
+        rounds.fill(round)
         if self.attack is None or not len(byzantine):
             return Replies(clients, rounds, labels, updates)
         task, cache = self._byzantine_task, self._byzantine_cache
@@ -151,8 +153,7 @@ class SimulatedNetwork:
         if coordinates is not None:
             forged = _in_parameters(forged, coordinates, updates)
         if isinstance(forged.updates, type(updates)) and isinstance(forged.labels, np.ndarray):
-            # gradients are new arrays; other answers may be cached by the task, and are copied
-            labels = labels.copy()
+            # labels and gradients are new arrays; other answers may be cached by the task, and are copied
             if question != "gradient":
                 updates = namespace(updates).asarray(updates, copy=True)
             labels[byzantine], updates[byzantine] = forged.labels, forged.updates

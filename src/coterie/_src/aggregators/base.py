@@ -200,10 +200,9 @@ def per_cluster(
 def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
     """(clusters, d): the aggregates of all clusters by one kernel call."""
     sizes = counts.tolist()
-    ranks = [rule.ranks(count) or (0, 1) if count else (0, 1) for count in sizes]
-    table = means_between_ranks(updates, order, sizes, [low for low, _ in ranks], [high for _, high in ranks])
-    factors = [rule.factor(count) for count in sizes]
-    if any(factor != 1 for factor in factors):
+    table = means_between_ranks(updates, order, sizes, [rule.ranks(size or 1) or (0, 1) for size in sizes])
+    factors = [rule.factor(size) for size in sizes]
+    if factors.count(1.0) < len(factors):
         table *= np.array(factors).astype(table.dtype)[:, None]
     return table
 
@@ -234,9 +233,9 @@ def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
     cuts = [trim_count(count, trim) if count else 0 for count in sizes]
     if not any(cuts):
         return shares
-    low = means_between_ranks(values, order, sizes, cuts, [cut + 1 for cut in cuts])
+    low = means_between_ranks(values, order, sizes, [(cut, cut + 1) for cut in cuts])
     ends = [count - cut if count else 1 for count, cut in zip(sizes, cuts, strict=True)]
-    high = means_between_ranks(values, order, sizes, [end - 1 for end in ends], ends)
+    high = means_between_ranks(values, order, sizes, [(end - 1, end) for end in ends])
     extreme = ((values < low[labels]) | (values > high[labels])).mean(axis=1)
     found: Floats = np.where(np.array(cuts)[labels] > 0, extreme, 0.0)
     return found

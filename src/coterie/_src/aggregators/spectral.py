@@ -23,6 +23,7 @@ are removed, or (no-regret) their weights are lowered by multiplicative updates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -63,6 +64,9 @@ by 2.8 standard deviations of the honest rows. Half of such minorities are found
 (300 rows), 3.3 (100 rows), 3.7 (40 rows) or 4.5 (20 rows)."""
 MINORITIES = (1 / 32, 1 / 8, 3 / 8)
 """The shares of the rows from which the search for a minority starts, on either side."""
+GROUPS = 128
+"""Of more rows, neighbouring coordinates are averaged, so that about so many remain. A displaced minority of 300 or of
+1200 rows loses less than 4 % of its gain, chance loses more, and the search takes a third or a tenth of the time."""
 FIRST_STEPS, LAST_STEPS = 10, 20
 """Steps of expectation maximisation from every start, and then from the best of them. Twice the starts
 and four times the steps change the quantiles of 3000 gains, up to the 0.999 quantile, by 0.01 at most."""
@@ -309,25 +313,30 @@ def displaced(along: Floats, most: int) -> tuple[Floats, Floats, Floats]:
     """
     rows, columns = along.shape
     away = (along - along.mean(axis=0)).T
-    away = away / np.maximum(np.sqrt((away**2).mean(axis=1, keepdims=True)), 1e-300)
-    sums = np.cumsum(np.sort(away, axis=1), axis=1)
+    away = np.sort(away / np.maximum(np.sqrt((away**2).mean(axis=1, keepdims=True)), 1e-300), axis=1)
+    sums = np.cumsum(away, axis=1)
     sizes = np.clip(np.rint(np.multiply(MINORITIES, rows)).astype(np.int64), 1, most)
     lowest, highest = sums[:, sizes - 1] / sizes, -sums[:, rows - sizes - 1] / sizes
     centres = np.concatenate([lowest, highest], axis=1).T
     shares = np.broadcast_to(np.tile(sizes / rows, 2)[:, None], centres.shape)
-    gains, shares, centres = _two_groups(away, shares, centres, most / rows, FIRST_STEPS)
+    firsts = np.arange(0, rows, math.ceil(rows / GROUPS))
+    counts = np.diff(firsts, append=rows).astype(np.float64)
+    away = np.add.reduceat(away, firsts, axis=1) / counts
+    gains, shares, centres = _two_groups(away, counts, shares, centres, most / rows, FIRST_STEPS)
     best = gains.argmax(axis=0), np.arange(columns)
-    gain, share, centre = _two_groups(away, shares[best], centres[best], most / rows, LAST_STEPS)
+    gain, share, centre = _two_groups(away, counts, shares[best], centres[best], most / rows, LAST_STEPS)
     return gain, share, np.sign(centre)
 
 
-def _two_groups(away: Floats, share: Floats, centre: Floats, most: float, steps: int) -> tuple[Floats, Floats, Floats]:
+def _two_groups(
+    away: Floats, counts: Floats, share: Floats, centre: Floats, most: float, steps: int
+) -> tuple[Floats, Floats, Floats]:
     """Expectation maximisation for `displaced`: the gain, and the share and the centre of the minority.
 
-    away: (directions, rows), of mean 0 and variance 1. share, centre: (..., directions), to start from. most: the
-    largest share.
+    away: (directions, groups), coordinates of mean 0 and variance 1. counts: (groups,), the rows that have them.
+    share, centre: (..., directions), to start from. most: the largest share.
     """
-    rows = away.shape[1]
+    rows = counts.sum()
 
     def against(share: Floats, centre: Floats) -> tuple[Floats, Floats, Floats]:
         """The logarithm of every row's odds to be of the minority; the other group's centre, and the variance."""
@@ -338,13 +347,13 @@ def _two_groups(away: Floats, share: Floats, centre: Floats, most: float, steps:
         return offset[..., None] + slope[..., None] * away, other, variance
 
     for _ in range(steps):
-        members = expit(against(share, centre)[0])
+        members = expit(against(share, centre)[0]) * counts
         total = members.sum(axis=-1)
         centre = (members * away).sum(axis=-1) / np.maximum(total, 1e-300)
         share = np.clip(total / rows, 1 / rows, most)
     odds, other, variance = against(share, centre)
     squares = rows * (1 + other**2) / variance  # of the distances to the other group's centre
-    gain = 2 * np.logaddexp(0, odds).sum(axis=-1) + rows * (2 * np.log1p(-share) - np.log(variance) + 1) - squares
+    gain = 2 * np.logaddexp(0, odds) @ counts + rows * (2 * np.log1p(-share) - np.log(variance) + 1) - squares
     return gain, share, centre
 
 

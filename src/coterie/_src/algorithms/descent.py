@@ -9,20 +9,16 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
-from coterie._src.aggregators import median
 from coterie._src.algorithms.base import RoundInfo, State
+from coterie._src.algorithms.convergence import PATIENCE, progress
 from coterie._src.algorithms.newton import SHARE, newton_step
-from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.arrays import Array, Floats, Ints
 from coterie._src.init.asking import RobustStart
 from coterie._src.init.conditioning import LONGEST, Conditioned, ask_conditioning, ask_sizes
 from coterie._src.intake import Accepted, admit
 from coterie._src.network import Network
-from coterie._src.server import Server, Step, automatic_steps, take_step
-
-SLOWEST = 0.9
-"""The largest factor between the moves of two rounds from which the distance that is left is computed."""
-PATIENCE = 10
-"""Rounds without a smaller move after which a descent that oscillates has converged: a rule that removes rows may."""
+from coterie._src.server import Server, Step, take_step
+from coterie._src.step_sizes import ask_curvatures, automatic_steps
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class ClusteredDescent:
     ----------
     server : the rule and what else the server does with the replies of a round.
     rounds : T, at most.
-    step_size : γ, or None for a safe share of 1/L judged from the clients (`server.automatic_steps`).
+    step_size : γ, or None for a safe share of 1/L judged from the clients (`step_sizes.automatic_steps`).
     tolerance : stop when no centre moves by more than this in a round; 0: never early.
     resample : the variant of Section 5, fresh samples in every round; needs n_i ≥ 2·rounds.
     empty : what becomes of a cluster that no client chose: `keep` its centre, or ask one `random-client` for its
@@ -96,7 +92,7 @@ class ClusteredDescent:
         weights = None if state.weights is None else state.weights[accepted.clients]
         step_sizes = self._step_sizes(state, accepted)
         step = take_step(self.server, state.centres, accepted, step_sizes, substitutes, weights, state.memory)
-        after = self._with_progress(state, step, accepted, step_sizes)
+        after = self._after(state, step, accepted, step_sizes)
         return after, self._info(after, step, accepted)
 
     def _conditioned_again(self, state: State, network: Network) -> State:
@@ -118,7 +114,7 @@ class ClusteredDescent:
         longest = LONGEST if self.conditioned == "varying" else math.inf
         step, newton, rows = newton_step(self.server, state, accepted, step_size, longest)
         step_sizes = np.full(state.centres.shape[0], step_size)
-        after = self._with_progress(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
+        after = self._after(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
         return after, self._info(after, step, accepted)
 
     def _participants(self, clients: int, rng: Generator) -> Ints | None:
@@ -148,17 +144,11 @@ class ClusteredDescent:
             return np.full(clusters, self.step_size)
         return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
 
-    def _with_progress(self, state: State, step: Step, accepted: Accepted, step_sizes: Floats) -> State:
-        """The state after a step; the largest move in standard errors counts if it is the smallest so far by a tenth.
-
-        A move of more than its error begins the count of rounds anew: something has happened.
-        """
+    def _after(self, state: State, step: Step, accepted: Accepted, step_sizes: Floats) -> State:
+        """The state after a step."""
         smallest, since, left = state.smallest_move, state.rounds_since, math.inf
-        if self.precision > 0 and len(accepted.clients) and not step.rejected.any():
-            errors = np.maximum(standard_errors(accepted, step_sizes), 1e-300)
-            move = float(np.max(step.moves / errors))
-            left = float(np.max(distances_left(step.moves, state.moves) / errors))
-            smallest, since = (move, 0) if move >= 1 or move < 0.9 * smallest else (smallest, since + 1)
+        if self.precision > 0:
+            smallest, since, left = progress(state, step, accepted, step_sizes)
         return state._replace(
             round=state.round + 1,
             centres=step.centres,
@@ -206,35 +196,6 @@ def _collect(
     return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
 
 
-def distances_left(moves: Floats, before: Floats | None) -> Floats:
-    """(k,): how far the centres still have to go, or their last moves where these are larger.
-
-    Moves that shrink by a factor q in a round add up to q/(1 − q) times the last one. A factor above `SLOWEST` is not
-    believed: then the moves are noise, and do not shrink.
-    """
-    if before is None or before.shape != moves.shape:
-        return moves
-    factors = np.clip(moves / np.maximum(before, 1e-300), 0.0, SLOWEST)
-    found: Floats = moves * np.maximum(1.0, factors / (1 - factors))
-    return found
-
-
-def standard_errors(accepted: Accepted, step_sizes: Floats) -> Floats:
-    """(k,): γ_j √(q_j/c_j), with q_j the median squared distance of the c_j replies to their median.
-
-    One reply shows no noise, nor do none: the q of the other clusters, their median, stands for their own.
-    """
-    counts, squares = np.bincount(accepted.labels, minlength=len(step_sizes)), np.zeros(len(step_sizes))
-    updates = as_numpy(accepted.updates)
-    for j in np.flatnonzero(counts > 1).tolist():
-        rows = updates[accepted.labels == j]
-        squares[j] = np.median(((rows - as_numpy(median(rows))) ** 2).sum(axis=1))
-    if (counts > 1).any():
-        squares[counts <= 1] = np.median(squares[counts > 1])
-    errors: Floats = step_sizes * np.sqrt(squares / np.maximum(counts, 1))
-    return errors
-
-
 def bounded_weights(sizes: Floats) -> Floats:
     """(m,): n_i over the median of all, at most 1."""
     weights: Floats = np.minimum(sizes / np.median(sizes), 1.0)
@@ -244,12 +205,3 @@ def bounded_weights(sizes: Floats) -> Floats:
 def ask_weights(network: Network) -> Floats:
     """(m,): the weights of the clients by their reported numbers of samples."""
     return bounded_weights(ask_sizes(network))
-
-
-def ask_curvatures(network: Network, rounds: int | None = None) -> Floats:
-    """(m, 2): the curvatures that the clients report, NaN where the reply was refused."""
-    form = np.zeros((1, 2))
-    accepted = admit(network.curvatures(rounds), clients=network.count, clusters=1, round=-1, like=form)
-    curvatures = np.full((network.count, 2), np.nan)
-    curvatures[accepted.clients] = as_numpy(accepted.updates)
-    return curvatures

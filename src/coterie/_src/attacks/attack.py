@@ -90,7 +90,7 @@ class Attack:
         return task.poisoned(change)
 
     def _with_claims(self, view: View) -> View:
-        """The view with the labels of the Byzantine clients set to the clusters that they claim."""
+        """The view with the clusters that the Byzantine clients claim."""
         payload, centres = cast(Payload, self.payload), view.centres
         if payload.working_centres is not None and self.scale != WORST:
             scale = payload.published_scale if self.scale is None else self.scale
@@ -100,9 +100,7 @@ class Attack:
             if view.coordinates is not None:
                 response = response._replace(updates=view.coordinates.updates(as_numpy(response.updates)))
             view = view._replace(response=response)
-        labels = view.labels.copy()
-        labels[view.is_byzantine] = self.target(view)
-        return view._replace(labels=labels)
+        return view._replace(claims=self.target(view))
 
 
 def _worst(payload: Payload, view: View) -> Forgery:

@@ -34,6 +34,7 @@ class View(NamedTuple):
     question : what the server asked for.
     cache : the assignment cache of the Byzantine clients; None where they differ from round to round.
     response : the honest response of the Byzantine clients at `Payload.working_centres`, if the payload has these.
+    claims : the clusters that the Byzantine clients claim; None: those that they would choose if they were honest.
     coordinates : in which the server aggregates, and in which `updates` and forged updates are; None for those of the
         centres.
     """
@@ -50,6 +51,7 @@ class View(NamedTuple):
     question: Question = "gradient"
     cache: AssignmentCache | None = None
     response: Response | None = None
+    claims: Ints | None = None
     coordinates: Coordinates | None = None
 
     def gradients(self, task: Task, centres: Array, labels: Ints) -> Array:
@@ -76,7 +78,7 @@ class View(NamedTuple):
     @property
     def claimed(self) -> Ints:
         """The clusters that the Byzantine clients claim."""
-        return self.labels[self.is_byzantine]
+        return self.labels[self.is_byzantine] if self.claims is None else self.claims
 
     def honest_rows(self, cluster: int) -> Array:
         """The honest updates of a cluster, or of all honest clients where it has none.
@@ -145,7 +147,8 @@ class Payload:
     aliases: tuple[str, ...] = ()
 
     def __call__(self, view: View, scale: float | None = None) -> Forgery:
-        return Forgery(*(self.forge(view) if scale is None else self.forge(view, scale)))
+        forged = self.forge(view) if scale is None else self.forge(view, scale)
+        return forged if isinstance(forged, Forgery) else Forgery(*forged)
 
     def __repr__(self) -> str:
         return f"<payload {self.name}>"
@@ -162,7 +165,7 @@ class Target:
 
     def __call__(self, view: View) -> Ints:
         """The claimed cluster of every Byzantine client."""
-        return self.choose(view)
+        return np.asarray(self.choose(view), dtype=np.int64)
 
     def __repr__(self) -> str:
         return f"<target {self.name}>"

@@ -14,7 +14,7 @@ from coterie._src.kernels.cuda import aggregation, response
 from coterie._src.kernels.cuda.reference import CHOOSES, NOWHERE, Ranks
 from coterie._src.kernels.cuda.response import AssignmentCache
 from coterie._src.projections import Projection, Unconstrained
-from coterie._src.server import STEEPER, curvature_roots
+from coterie._src.step_sizes import STEEPER, curvature_roots
 
 
 class Batch(NamedTuple):
@@ -82,7 +82,7 @@ def _ranks(aggregator: Aggregator) -> Ranks:
 
 
 def automatic_steps(curvatures: Tensor, labels: Tensor, clusters: int) -> Tensor:
-    """(T, m, 2), (T, L, m) -> (T, L, k): `coterie._src.server.automatic_steps` for every trial and method."""
+    """(T, m, 2), (T, L, m) -> (T, L, k): `coterie._src.step_sizes.automatic_steps` for every trial and method."""
     trials, methods, m = labels.shape
     roots = curvatures.sqrt()[:, None].expand(trials, methods, m, 2)
     medians, sizes = aggregate(roots, labels, clusters, [median] * methods)

@@ -1,7 +1,7 @@
 """Who the clients are, and the ground truth that travels beside their data."""
 
 from coterie._src.data.clients import Block, Clients, Federation, HeldOut, Truth, hold_out
-from coterie._src.data.encoding import Encoding, learn_encoding
+from coterie._src.data.encoding import Encoding, Number, learn_encoding
 from coterie._src.data.folder import (
     OwnData,
     encode_tables,
@@ -24,7 +24,7 @@ from coterie._src.data.images import (
     split_iid,
 )
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
-from coterie._src.data.tables import RawTable, client_tables, is_frame, stamp
+from coterie._src.data.tables import RawTable, client_tables, frame_table, is_frame, stamp, without_names
 from coterie._src.data.tabular import tabular
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Encoding",
     "Federation",
     "HeldOut",
+    "Number",
     "OwnData",
     "RawTable",
     "Truth",
@@ -40,6 +41,7 @@ __all__ = [
     "encode_tables",
     "encoded",
     "feature_names",
+    "frame_table",
     "gaussian_means",
     "held_out",
     "hold_out",
@@ -61,4 +63,5 @@ __all__ = [
     "stamp",
     "tabular",
     "wanted_columns",
+    "without_names",
 ]

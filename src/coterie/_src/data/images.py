@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import DTypeLike, NDArray
-from scipy.ndimage import rotate
 
 from coterie._src.arrays import Ints
 from coterie._src.data.clients import Clients, Federation, Truth
@@ -102,6 +101,8 @@ def rotated(images: Images, labels: Ints, clusters: int = 4) -> list[Labelled]:
         if 4 * j % clusters == 0:
             rotated_images = np.rot90(images, 4 * j // clusters, axes=(1, 2))
         else:
+            from scipy.ndimage import rotate
+
             rotated_images = rotate(images, 360.0 * j / clusters, axes=(2, 1), reshape=False, order=1)
         copies.append(Labelled(np.ascontiguousarray(rotated_images), labels))
     return copies

@@ -131,6 +131,13 @@ def is_frame(data: Any) -> bool:
     return bool(dependencies.is_into_dataframe(data) or dependencies.is_polars_lazyframe(data))
 
 
+def without_names(name: str, values: Any) -> Any:
+    """The values, unless they are a frame, whose columns would be taken in an order that nobody has checked."""
+    if is_frame(values):
+        raise ValueError(f"{name} must be an array: the data that were fitted have no names for the columns of a frame")
+    return values
+
+
 def stamp(path: str | Path) -> tuple[tuple[str, int, int], ...]:
     """Path, size and time of the last change of every file of a folder, or of one file; they say if it was changed."""
     whole = Path(path).resolve()

@@ -142,7 +142,7 @@ def _initialise() -> dict[str, Any]:
 
 
 def _server() -> dict[str, Any]:
-    from coterie._src import optimisers, projections
+    from coterie._src import optimisers, projections, step_sizes
 
     def optimiser(kind: str = "plain", momentum: float = 0.9, second: float = 0.99, floor: float = 1e-3) -> Any:
         if kind == "adam":
@@ -155,6 +155,7 @@ def _server() -> dict[str, Any]:
         "l2_ball": lambda centres, radius: projections.L2Ball(radius)(centres),
         "box": lambda centres, radius: projections.Box(radius)(centres),
         "Optimiser": optimiser,
+        "automatic_steps": step_sizes.automatic_steps,
     }
 
 

@@ -191,7 +191,7 @@ def _renumbered(result: MethodResult, numbers: Sequence[int], earlier: EarlierRu
     centres = np.zeros((total, result.centres.shape[1]), dtype=result.centres.dtype)
     centres[: len(earlier.centres)] = earlier.centres
     centres[numbers] = result.centres
-    places = np.array([*numbers, -1])  # the last is the number of a client in no cluster
+    positions = np.array([*numbers, -1])  # the last is the number of a client in no cluster
     diagnostics = result.diagnostics
     if diagnostics is not None:
         closest = tuple(sorted(numbers[j] for j in diagnostics.closest))
@@ -200,8 +200,8 @@ def _renumbered(result: MethodResult, numbers: Sequence[int], earlier: EarlierRu
     return replace(
         result,
         centres=centres,
-        labels=places[result.labels],
-        audit=[row | {"cluster": int(places[row["cluster"]])} for row in result.audit],
+        labels=positions[result.labels],
+        audit=[row | {"cluster": int(positions[row["cluster"]])} for row in result.audit],
         diagnostics=diagnostics,
         membership=None if membership is None else membership.renumbered(numbers, total, earlier.membership),
     )

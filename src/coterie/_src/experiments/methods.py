@@ -318,7 +318,7 @@ OWN = "+own"
 
 
 def with_personal_models(method: Method) -> Method:
-    """The method after which every client fits a model of its own (`client.personalise`): NAME+own."""
+    """The method after which every client fits a model of its own (`personal.personalise`): NAME+own."""
     if method.needs_truth:
         raise ValueError(f"must be a method that needs no truth before {OWN}, got {method.name}{OWN}")
     if method.name == "local":
@@ -338,7 +338,7 @@ def with_personal_models(method: Method) -> Method:
     )
 
 
-PERSONAL_NUMERICS = 100
+PERSONAL_NUMERICS = 200
 """Added to the numerics of a method with personal models; raised by 100 when a change moves those models."""
 
 EVERYWHERE = ("nothing",)
@@ -357,7 +357,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "brifca-median",
@@ -406,7 +406,7 @@ METHODS: Registry[Method] = Registry(
             colour="#b8600b",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "brifca-no-regret",
@@ -415,7 +415,7 @@ METHODS: Registry[Method] = Registry(
             colour="#5d6b13",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=1,
+            numerics=2,
         ),
         Method(
             "ifca",

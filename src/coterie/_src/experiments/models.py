@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from coterie._src import tasks
 from coterie._src.arrays import as_numpy, like
-from coterie._src.data import Clients, Encoding, rescaled
+from coterie._src.data import Clients, Encoding, rescaled, without_names
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.problems import Folder, Images
 from coterie._src.experiments.problems.images import on_device
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
 from coterie._src.membership import Membership, cluster_of
-from coterie._src.tasks.linear import least_squares
+from coterie._src.tasks import TASKS
 
 
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
@@ -153,7 +152,7 @@ class Models:
     def _task(self, x: Any, y: Any | None) -> Any:
         """The run's task for one client; without targets only for predictions."""
         problem = self.config.problem
-        for given, values in (("x", x if self.encoding is None else None), ("y", y)):
+        for given, values in (("x", without_names("x", x) if self.encoding is None else None), ("y", y)):
             if values is not None and not np.isfinite(as_numpy(values)).all():
                 raise ValueError(f"{given} holds a value that is not a finite number")
         features = as_numpy(x).reshape(len(x), -1) if self.encoding is None else self.encoding.features(x)
@@ -171,7 +170,5 @@ class Models:
         if network:
             return problem.build_task(on_device(clients, "cpu"))
         if (name := problem.loss_of()) is not None:
-            loss = tasks.TASKS[name].loss
-            assert loss is not None
-            return tasks.LinearModel(clients, loss(getattr(problem, "classes", 2)), least_squares)
+            return TASKS[name].model(clients, getattr(problem, "classes", 2))
         raise ValueError("predict: the mean task has no predictions; see centres")

@@ -16,6 +16,9 @@ from coterie._src.metrics import NOT_APPLICABLE, Metrics, agreement, cluster_acc
 from coterie._src.simulation import Round, choices
 from coterie._src.tasks import Task
 
+RENAMED_COLUMNS = {"strangers": "unknown_senders", "stuck": "rejected_steps"}
+"""Columns of rounds.csv by their names in 0.1.0, which it has as well until 0.2."""
+
 
 @dataclass
 class Recorder:
@@ -61,13 +64,13 @@ class Recorder:
                 row["accuracy"] = self._accuracy(each)
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         row["movement"] = info.movement
-        row["strangers"] = info.unknown_senders
+        row["unknown_senders"] = info.unknown_senders
         row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
         row["silent"] = int(np.count_nonzero(info.verdicts == Verdict.SILENT))
         row["empty"] = int(np.count_nonzero(info.sizes == 0))
-        row["stuck"] = info.rejected
-        row["sizes"] = " ".join(str(size) for size in info.sizes)
-        self.rows.append(row)
+        row["rejected_steps"] = info.rejected
+        row["sizes"] = " ".join(map(str, info.sizes.tolist()))
+        self.rows.append(row | {old: row[name] for old, name in RENAMED_COLUMNS.items()})
         self._note_moves(state.round, info.labels)
         self._audit(info.labels, info.verdicts, info.trimmed)
 

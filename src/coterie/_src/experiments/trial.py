@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, State
 from coterie._src.arrays import Array, as_numpy, like
-from coterie._src.client import personalise
 from coterie._src.data import Truth
 from coterie._src.diagnostics import diagnose
 from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_scores
@@ -27,6 +26,7 @@ from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, TrialSetup, draw_trial
 from coterie._src.membership import membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
+from coterie._src.personal import personalise
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork, play
 from coterie._src.tasks import Task

@@ -64,6 +64,8 @@ class Checkpoint:
             arrays |= {f"moments.{name}": as_numpy(value) for name, value in moments.items()}
         if state.memory.aggregator is not None:
             arrays["memory"] = as_numpy(state.memory.aggregator)
+        if state.memory.shared is not None:
+            arrays["memory.shared"] = as_numpy(state.memory.shared)
         metadata = {
             "round": state.round,
             "progress": [None if np.isinf(state.smallest_move) else state.smallest_move, state.rounds_since],
@@ -97,7 +99,7 @@ class Checkpoint:
                 arrays.get("weights"),
                 np.inf if smallest is None else smallest,
                 since,
-                ServerMemory(moments, arrays.get("memory")),
+                ServerMemory(moments, arrays.get("memory"), arrays.get("memory.shared")),
             )
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{file}: is not the state of a federation ({error})") from None

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
 
 from coterie._src.algorithms import Algorithm, RoundInfo, State
-from coterie._src.algorithms.descent import ask_curvatures, ask_weights
+from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
 from coterie._src.federation.audit import audit_rows
 from coterie._src.federation.checkpoint import Checkpoint, Saved
@@ -26,6 +26,7 @@ from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
+from coterie._src.step_sizes import ask_curvatures
 
 ONLY_START = "a clustered round needs the state of the rounds before it: use start()"
 

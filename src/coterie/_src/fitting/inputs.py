@@ -17,10 +17,12 @@ from coterie._src.data import (
     Clients,
     Encoding,
     Federation,
+    Number,
     OwnData,
     Truth,
     client_tables,
     encoded,
+    frame_table,
     hold_out,
     is_frame,
     learn_encoding,
@@ -80,7 +82,7 @@ def as_federation(clients: Data, task: Any, tables: Tables, intercept: bool | No
         if is_table:
             read, encoding = _from_tables(clients, tables, needs_targets, added, dtype)
         elif isinstance(clients, Mapping):
-            read = _from_mapping(clients, needs_targets, np.dtype(dtype))
+            read, encoding = _from_mapping(clients, needs_targets, np.dtype(dtype))
         else:
             raise ValueError(
                 f"clients must be Clients, a Federation, a mapping from names to (x, y), a folder, a file or a frame, "
@@ -159,14 +161,20 @@ def without_test(federation: Federation) -> Federation:
     return federation if truth is None else replace(federation, truth=replace(truth, test=None))
 
 
-def _from_mapping(clients: Mapping[Any, Any], needs_targets: bool, dtype: Any) -> Clients:
-    """The samples of all clients in one NumPy array, or in a tensor if those of the first are tensors."""
+def _from_mapping(clients: Mapping[Any, Any], needs_targets: bool, dtype: Any) -> tuple[Clients, Encoding | None]:
+    """The samples of all clients in one NumPy array, or in a tensor if those of the first are tensors.
+
+    Features that are frames have columns with names; the encoding finds them by these, and takes them as they are.
+    """
     if not clients:
         raise ValueError("clients must hold at least one client")
     names = tuple(str(name) for name in clients)
     if len(set(names)) < len(names):
         raise ValueError("clients: two names are the same text")
-    each = [_samples(name, data, needs_targets) for name, data in zip(names, clients.values(), strict=True)]
+    first = next(iter(clients.values()))
+    example = first[0] if needs_targets and isinstance(first, tuple | list) and first else first
+    encoding = Encoding(tuple(map(Number, frame_table(example).columns))) if is_frame(example) else None
+    each = [_samples(name, data, needs_targets, encoding) for name, data in zip(names, clients.values(), strict=True)]
     columns = each[0][0].shape[1]
     for name, (x, y) in zip(names, each, strict=True):
         if x.shape[1] != columns:
@@ -176,30 +184,42 @@ def _from_mapping(clients: Mapping[Any, Any], needs_targets: bool, dtype: Any) -
     sizes = np.array([len(x) for x, _ in each])
     features = np.concatenate([x for x, _ in each]).astype(dtype)
     targets = np.concatenate([y for _, y in each]) if needs_targets else None
-    first = next(iter(clients.values()))
-    x = first[0] if needs_targets else first
-    if not is_torch_array(x):
-        return Clients(features, None if targets is None else targets.astype(dtype), sizes, names)
-    xp = namespace(x)
+    if not is_torch_array(example):
+        return Clients(features, None if targets is None else targets.astype(dtype), sizes, names), encoding
+    xp = namespace(example)
     wanted = None if targets is None or targets.dtype.kind == "i" else xp.asarray(features[:1]).dtype
-    tensors = None if targets is None else xp.asarray(targets, dtype=wanted, device=x.device)
-    return Clients(xp.asarray(features, device=x.device), tensors, sizes, names)
+    tensors = None if targets is None else xp.asarray(targets, dtype=wanted, device=example.device)
+    return Clients(xp.asarray(features, device=example.device), tensors, sizes, names), None
 
 
-def _samples(name: str, data: Any, needs_targets: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _samples(name: str, data: Any, needs_targets: bool, encoding: Encoding | None) -> tuple[NDArray[Any], NDArray[Any]]:
     """The features and targets of one client of a mapping."""
     pair = isinstance(data, tuple | list) and len(data) == 2
     if needs_targets and not pair:
         raise ValueError(f"clients: {name} must hold (x, y)")
     if not needs_targets and isinstance(data, tuple):
         raise ValueError(f"clients: {name} must hold x alone: the task has no targets")
-    x = numbers(f"clients: {name}: x", data[0] if needs_targets else data)
+    x = _features(f"clients: {name}: x", data[0] if needs_targets else data, encoding)
     if x.ndim != 2 or not x.size:
         raise ValueError(f"clients: {name}: x must have shape (n, columns) with n >= 1, got {x.shape}")
     y = numbers(f"clients: {name}: y", data[1]) if needs_targets else np.zeros(len(x))
     if y.shape != (len(x),):
         raise ValueError(f"clients: {name}: y must have shape ({len(x)},), got {y.shape}")
     return x, y
+
+
+def _features(name: str, x: Any, encoding: Encoding | None) -> NDArray[Any]:
+    """The features of one client of a mapping; with an encoding they must be a frame with just its columns."""
+    if is_frame(x) != (encoding is not None):
+        raise ValueError(f"{name} must be a frame if that of the first client is one, and only then")
+    if encoding is None:
+        return numbers(name, x)
+    table = frame_table(x, source=name)
+    if set(table.columns) != set(encoding.feature_names):
+        raise ValueError(
+            f"{name} must have the columns {', '.join(encoding.feature_names)}, got {', '.join(table.columns)}"
+        )
+    return encoding.features(table)
 
 
 def as_task(task: Any, clients: Clients, classes: int | None) -> tuple[Task, str | None, int]:

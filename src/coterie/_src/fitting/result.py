@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie._src.arrays import as_numpy, like
-from coterie._src.data import Clients, Encoding
+from coterie._src.data import Clients, Encoding, without_names
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.changes import Changes
 from coterie._src.experiments.outcome import Row
 from coterie._src.fitting.inputs import numbers
 from coterie._src.membership import Membership, cluster_of
 from coterie._src.metrics import Metrics
-from coterie._src.tasks import TASKS, LinearModel, Task
-from coterie._src.tasks.linear import least_squares
+from coterie._src.tasks import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Result:
     names : tuple of str
         The names of the clients.
     encoding : Encoding or None
-        What was done to the columns of files or of a frame, which `predict` and `assign` repeat; `encoding.lines()`
+        What was done to the columns of files or of frames, which `predict` and `assign` repeat; `encoding.lines()`
         says it in words. None for other data.
     membership : Membership or None
         The usual losses of the members of each cluster, by which `assign` judges a new client.
@@ -122,8 +121,9 @@ class Result:
         Parameters
         ----------
         x : array of shape (n, columns), or frame
-            Features, in the columns of the data that were fitted. After a fit of files or of a frame: a frame, whose
+            Features, in the columns of the data that were fitted. After a fit of files or of frames: a frame, whose
             columns are found by their names, others ignored; or an array of all feature columns if these are numbers.
+            After a fit of arrays a frame is refused.
         client : int or str
             A client of the fit, by its number or its name.
         cluster : int
@@ -185,7 +185,7 @@ class Result:
         return cluster_of(task, like(self.centres, task.clients.features), None if nearest else self.membership)
 
     def _features(self, x: Any) -> NDArray[Any]:
-        values = numbers("x", x) if self.encoding is None else self.encoding.features(x)
+        values = numbers("x", without_names("x", x)) if self.encoding is None else self.encoding.features(x)
         columns = self._task.clients.dim - self._intercept
         if values.ndim != 2 or values.shape[1] != columns or not len(values):
             raise ValueError(f"x must have shape (n, {columns}) with n >= 1, got {values.shape}")
@@ -200,5 +200,5 @@ class Result:
         client = Clients(like(values, example.features), given, np.array([len(values)]))
         record = None if self._task_name is None else TASKS[self._task_name]
         if record is not None and record.loss is not None:
-            return LinearModel(client, record.loss(self._classes), least_squares)
+            return record.model(client, self._classes)
         return self._task.on(client)

@@ -113,9 +113,10 @@ def fit(
     ----------
     clients : Clients, Federation, mapping, path or frame
         The clients' data: a `ct.Clients`; a `ct.Federation`, whose truth says which clients are Byzantine; a mapping
-        from names to `(x, y)`, or to `x` for the mean task; a folder with a .csv, .tsv, .parquet or .npz file per
-        client; or one such file, or a pandas, Polars or Arrow frame, with a column `client`. Text columns and missing
-        values of files and frames are turned into numbers; `Result.encoding` says how.
+        from names to `(x, y)`, or to `x` for the mean task, with x an array or a frame of numbers (then all are, and
+        columns go by their names); a folder with a .csv, .tsv, .parquet or .npz file per client; or one such file, or a
+        pandas, Polars or Arrow frame, with a column `client`. Text columns and missing values of files and of one frame
+        are turned into numbers; `Result.encoding` says how.
     task : str, Task or function, default "linear"
         "linear", "logistic", "softmax" or "mean"; a `Task`; or a function from clients to one, such as `ct.module`
         makes (which needs samples in PyTorch tensors, and a number for the option `step`).

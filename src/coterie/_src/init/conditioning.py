@@ -50,6 +50,8 @@ allow steps that get longer and longer."""
 RANK = {"float32": 1e-12, "float64": 1e-13}
 """By the precision of the centres: directions in which the features vary by less than this share of the largest
 variance are left out, since the gradients along them are rounding errors."""
+AXIS = 1e-13
+"""The rounding error of an axis, as a share of its length in the units of the columns."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
@@ -269,7 +271,7 @@ def condition(
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
         inner = basis.T @ matrices @ basis
-        scales = _typical(np.maximum(np.einsum("crr->cr", inner), 0.0), byzantine)
+        scales = _typical(_variation(inner, diagonals, units, basis), byzantine)
         kept = scales > 0
         root = np.sqrt(scales[kept])
         basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
@@ -320,6 +322,23 @@ def _typical(values: Floats, byzantine: int) -> Floats:
     ranked = np.sort(values, axis=0)
     found = ranked[: max(1, len(values) - byzantine)].mean(axis=0)
     return np.asarray(np.where(found > 0, found, ranked[-1]))
+
+
+def _variation(inner: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
+    """(c, r): the diagonals of BᵀH_iB, 0 where they are no more than rounding errors, as where no feature varies.
+
+    A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, and the product is
+    rounded by so much times ε. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so
+    that none can hide the variation of the others.
+
+    inner: (c, r, r). diagonals: (c, d), of H_i. units: (d,), of the columns.
+    """
+    roots = np.sqrt(diagonals)
+    scaled = np.where(units > 0, units, 1.0)
+    products = len(basis) * np.finfo(np.float64).eps * (roots @ np.abs(basis)) ** 2
+    axes = (AXIS * (roots / scaled).sum(axis=1)[:, None] * np.linalg.norm(basis * scaled[:, None], axis=0)) ** 2
+    values = np.einsum("crr->cr", inner)
+    return np.where(values > np.maximum(products, axes), values, 0.0)
 
 
 def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:

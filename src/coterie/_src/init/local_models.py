@@ -89,6 +89,8 @@ class LocalModels:
         sizes = np.bincount(labels, minlength=len(points))
         totals = [np.sort(regrets[labels == j])[: -(-3 * size // 4)].sum() for j, size in enumerate(sizes)]
         members = np.flatnonzero(labels == int(np.argmax(totals)))
+        if not len(members):  # no client has a regret, and the first cluster is empty
+            return points, labels
         away = own[members] - np.median(own[members], axis=0)
         lengths = np.linalg.norm(away, axis=1)
         if not np.median(lengths) > 0:  # one member, or copies

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 CHOICES = ("auto", "compiled", "reference")
@@ -40,16 +41,15 @@ class Kernel:
     reference: Callable[..., Any]
     compiled: str
     worth: Callable[..., bool] | None = None
-    _loaded: list[Callable[..., Any]] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, *arguments: Any) -> Any:
-        if CHOICE == "reference" or (CHOICE == "auto" and self.worth is not None and not self.worth(*arguments)):
+        if CHOICE == "reference" or (self.worth is not None and CHOICE == "auto" and not self.worth(*arguments)):
             return self.reference(*arguments)
-        return (self._loaded[0] if self._loaded else self.load())(*arguments)
+        return self.loaded(*arguments)
 
-    def load(self) -> Callable[..., Any]:
+    @cached_property
+    def loaded(self) -> Callable[..., Any]:
         """The compiled form."""
-        if not self._loaded:
-            module, _, function = self.compiled.partition(":")
-            self._loaded.append(getattr(importlib.import_module(f"coterie._src.kernels.{module}"), function))
-        return self._loaded[0]
+        module, _, function = self.compiled.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(f"coterie._src.kernels.{module}"), function)
+        return found

@@ -6,6 +6,7 @@ in cache-sized blocks and without temporary arrays.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,8 +66,16 @@ def _readable(*arrays: Any) -> bool:
 
 
 def _as_array(array: Any) -> Any:
-    """A memory-mapped array as a plain one, without reading it."""
-    return array.view(np.ndarray) if isinstance(array, np.memmap) else array
+    """A memory-mapped array as a plain one, and a read-only one as if it were writable, without reading or copying.
+
+    The kernels do not write to the samples, but would be compiled a second time for arrays that are read-only.
+    """
+    if isinstance(array, np.memmap):
+        array = array.view(np.ndarray)
+    if type(array) is not np.ndarray or array.flags.writeable:
+        return array
+    memory = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+    return np.asarray(SimpleNamespace(__array_interface__=memory, owner=array))
 
 
 def respond_reference(

@@ -19,7 +19,7 @@ HEADROOM = 30.0
 
 
 def _leave_out_divergence(axes: Axes) -> None:
-    """A method that runs away must not flatten the others: show what is within HEADROOM of the lowest curve."""
+    """Limit the axis to HEADROOM times the lowest value, so that a method that diverges does not flatten the others."""
     curves = {line: np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()}
     heights = np.concatenate([[], *(curve[np.isfinite(curve) & (curve > 0)] for curve in curves.values())])
     if heights.size == 0 or heights.max() <= HEADROOM * heights.min():

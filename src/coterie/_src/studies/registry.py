@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coterie._src.registry import Registry
-from coterie._src.studies import arena, beyond, claims, figure1, rotated_mnist, slopes
+from coterie._src.studies import arena, beyond, claims, figure1, rotated_mnist, slopes, tables
 from coterie._src.studies.study import Study
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    [figure1.STUDY, slopes.STUDY, claims.STUDY, beyond.STUDY, rotated_mnist.STUDY, arena.STUDY],
+    [figure1.STUDY, slopes.STUDY, claims.STUDY, beyond.STUDY, rotated_mnist.STUDY, tables.STUDY, arena.STUDY],
 )
 
 

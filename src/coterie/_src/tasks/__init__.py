@@ -10,6 +10,7 @@ from coterie._src.tasks.base import Response, Task, assign
 from coterie._src.tasks.linear import (
     LinearModel,
     Loss,
+    least_squares,
     logistic_loss,
     logistic_regression,
     softmax_loss,
@@ -54,6 +55,11 @@ class TaskRecord:
     @property
     def needs_targets(self) -> bool:
         return self.loss is not None
+
+    def model(self, clients: Clients, classes: int) -> LinearModel:
+        """The linear model with this loss on the clients, which predicts."""
+        assert self.loss is not None
+        return LinearModel(clients, self.loss(classes), least_squares)
 
 
 TASKS: Registry[TaskRecord] = Registry(

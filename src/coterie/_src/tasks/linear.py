@@ -259,7 +259,7 @@ class LinearModel:
         return like(found, self.clients.features)
 
     def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
-        """As `coterie._src.client.personalise`."""
+        """As `coterie._src.personal.personalise`."""
         return personal_regressions(self.clients, centres, labels, self.loss)
 
     def curvatures(self) -> Floats:

@@ -152,7 +152,7 @@ class Quadratic:
         return found
 
     def personalised(self, centres: Array | None, labels: Ints | None) -> tuple[Array, Floats, tuple[Anchor, ...]]:
-        """As `coterie._src.client.personalise`."""
+        """As `coterie._src.personal.personalise`."""
         if self.grams is not None:
             return personal_regressions(self.clients, centres, labels, squared_loss())
         fits = []

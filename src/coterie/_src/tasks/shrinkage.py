@@ -25,8 +25,11 @@ INTERCEPT_FACTORS = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.0])
 """n/(n + λ) of the intercept: 0 keeps that of the anchor, 1 is the client's own."""
 PENALTIES = np.concatenate([[np.inf], 10.0 ** np.arange(2, -4.1, -0.5), [0.0]])
 """λ of the slopes, per row and in standardised columns."""
-ANCHOR_PRIOR = 1.0
-"""The logarithm of how much more likely λ = ∞ is than any other value of the grid, before the rows are seen."""
+ANCHOR_PRIOR, SMOOTH_ANCHOR_PRIOR = 1.0, 3.0
+"""The logarithm of how much more likely λ = ∞ is than any other value of the grid, before the rows are seen; for the
+square, and for other losses, whose left-out folds are a noisier guide than a marginal likelihood: on simulated logistic
+clients with 30 to 200 rows and 8 or 25 columns a prior of 3 instead of 1 about halves the excess loss where the anchor
+is the client's parameter, and costs at most a fifth of the gain where it is not."""
 NOISE_ROWS = 2.0
 """The prior on σ² weighs as much as so many rows, and says that the residuals at the anchor are all noise.
 
@@ -153,11 +156,11 @@ def _only_first(shape: tuple[int, ...]) -> Floats:
     return np.where(np.arange(np.prod(shape)) == 0, 0.0, -np.inf).reshape(shape)
 
 
-def weights(scores: Floats, admitted: Bools) -> Floats:
+def weights(scores: Floats, admitted: Bools, prior: float = ANCHOR_PRIOR) -> Floats:
     """(A, L): positive numbers with sum 1 that are proportional to e^score times the prior of the grid."""
     likelihood = np.where(admitted, scores, -np.inf)
-    likelihood[0, :] += ANCHOR_PRIOR
-    likelihood[:, 0] += ANCHOR_PRIOR
+    likelihood[0, :] += prior
+    likelihood[:, 0] += prior
     if not np.isfinite(likelihood.max()):
         likelihood = _only_first(likelihood.shape)
     found = np.exp(likelihood - likelihood.max())
@@ -279,7 +282,7 @@ def shrunk_classifier(
     values = loss.value(start + shift + basis @ slopes, targets[None]).reshape(len(parts), cells, n)
     losses = values[1 + fold, :, np.arange(n)].T  # (cells, n)
     scores = -losses.sum(axis=1).reshape(grid) if n > 1 else _only_first(grid)
-    weight = weights(scores, np.isfinite(scores)).ravel()
+    weight = weights(scores, np.isfinite(scores), SMOOTH_ANCHOR_PRIOR).ravel()
     moved = np.tensordot(weight, slopes[:cells], 1)
     change = x.slopes(moved * x.values[:, None])
     if intercept is None:

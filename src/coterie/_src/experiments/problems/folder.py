@@ -155,14 +155,15 @@ class KnownTables(ClientTables):
     @model_validator(mode="before")
     @classmethod
     def _as_known(cls, raw: Any) -> Any:
-        """Set the task and the target, which only the table decides."""
+        """Set the task and the target, which only the table decides, and the path of a table without files."""
         if not isinstance(raw, dict) or raw.get("kind", "schools-like") not in KNOWN_TABLES.names:
             return raw
         known = KNOWN_TABLES[raw.get("kind", "schools-like")]
         for key, value in (("task", known.task), ("target", known.target)):
             if raw.get(key, value) != value:
                 raise ValueError(f"{key} of {known.name} must be {value}, got {raw[key]}")
-        return {**raw, "task": known.task, "target": known.target}
+        found = {**raw, "task": known.task, "target": known.target}
+        return found if known.files else {**found, "path": "."}
 
     def own_data(self) -> OwnData:
         return _read_known_once(
@@ -176,7 +177,9 @@ class KnownTables(ClientTables):
         return True
 
     def anchored(self) -> Self:
-        return self.model_copy(update={"path": str(Path(self.path).resolve())}) if self.files() else self
+        if not self.files():
+            return self
+        return self.model_copy(update={"path": str(Path(self.path).resolve())})
 
     def title(self) -> str:
         return f"{self.kind}: k={self.clusters}, {self.task}"

@@ -33,16 +33,16 @@ _means_between_ranks = Kernel(reference.means_between_ranks, "order_statistics.n
 
 
 def means_between_ranks(
-    rows: NDArray[Any], members: Ints, counts: Sequence[int], lows: Sequence[int], highs: Sequence[int]
+    rows: NDArray[Any], members: Ints, counts: Sequence[int], ranks: Sequence[tuple[int, int]]
 ) -> NDArray[Any]:
     """(groups, d): `mean_between_ranks` of every group of rows of a float32 or float64 array; 0 for an empty group.
 
-    members: row numbers, group by group. counts, lows, highs: of each group its size and its two ranks.
+    members: row numbers, group by group. counts, ranks: of each group its size and its two ranks [low, high).
     """
     out = np.zeros((len(counts), rows.shape[1]), dtype=rows.dtype)
     many = max(counts, default=0) > NETWORK_ROWS
     compute = reference.means_between_ranks if many else _means_between_ranks
-    compute(rows, members, counts, lows, highs, out)
+    compute(rows, members, counts, ranks, out)
     return out
 
 
@@ -67,7 +67,7 @@ def mean_between_ranks(rows: Array, low: int, high: int, members: Ints | None = 
         rows = xp.astype(rows, xp.float64)
     if is_numpy_array(rows) or (is_torch_array(rows) and rows.device.type == "cpu"):
         chosen = np.arange(count) if members is None else members
-        return like(means_between_ranks(native(rows), chosen, [count], [low], [high])[0], rows)
+        return like(means_between_ranks(native(rows), chosen, [count], [(low, high)])[0], rows)
     if members is not None:
         rows = rows[members]
     if is_torch_array(rows) and cuda.serves(rows):

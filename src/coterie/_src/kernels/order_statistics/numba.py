@@ -169,11 +169,9 @@ def _groups(
 
 
 @lru_cache(maxsize=64)
-def _program(
-    counts: tuple[int, ...], lows: tuple[int, ...], highs: tuple[int, ...]
-) -> tuple[Ints, Table, Ints, Table, Ints]:
+def _program(counts: tuple[int, ...], ranks: tuple[tuple[int, int], ...]) -> tuple[Ints, Table, Ints, Table, Ints]:
     """The counts, the comparators of all groups and where each group's end, and likewise the positions."""
-    each = [fused_network(c or 1, low, high) for c, low, high in zip(counts, lows, highs, strict=True)]
+    each = [fused_network(c or 1, low, high) for c, (low, high) in zip(counts, ranks, strict=True)]
     comparators, positions = zip(*each, strict=True)
     ends = [np.cumsum([len(part) for part in parts]) for parts in (comparators, positions)]
     return np.array(counts), np.concatenate(comparators), ends[0], np.concatenate(positions), ends[1]
@@ -183,14 +181,13 @@ def means_between_ranks(
     rows: NDArray[Any],
     members: Ints,
     counts: Sequence[int],
-    lows: Sequence[int],
-    highs: Sequence[int],
+    ranks: Sequence[tuple[int, int]],
     out: NDArray[Any],
 ) -> None:
     """See `reference.means_between_ranks`."""
     if not counts:
         return
-    program, columns = _program(tuple(counts), tuple(lows), tuple(highs)), rows.shape[1]
+    program, columns = _program(tuple(counts), tuple(ranks)), rows.shape[1]
     if not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows)
     if len(members) * columns < THREAD_ELEMENTS:

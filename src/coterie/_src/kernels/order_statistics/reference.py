@@ -15,8 +15,7 @@ def means_between_ranks(
     rows: NDArray[Any],
     members: Ints,
     counts: Sequence[int],
-    lows: Sequence[int],
-    highs: Sequence[int],
+    ranks: Sequence[tuple[int, int]],
     out: NDArray[Any],
 ) -> None:
     """out[g] = per column, the mean of the values of group g with rank low_g ≤ rank < high_g.
@@ -25,12 +24,12 @@ def means_between_ranks(
     ----------
     rows : (rows, d), float32 or float64.
     members : row numbers, those of group 0 first, then those of group 1, and so on.
-    counts, lows, highs : of each group the number of members and the two ranks; the row of a group without members is
-        not written.
+    counts, ranks : of each group the number of members and the two ranks; the row of a group without members is not
+        written.
     out : (groups, d). A column with a NaN gives NaN; sums run in float64.
     """
     ends = np.cumsum(counts)
-    for g, (count, low, high) in enumerate(zip(counts, lows, highs, strict=True)):
+    for g, (count, (low, high)) in enumerate(zip(counts, ranks, strict=True)):
         if count:
             out[g] = mean_between_ranks(rows[members[ends[g] - count : ends[g]]], low, high)
 
