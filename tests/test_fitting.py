@@ -344,6 +344,52 @@ def test_a_module() -> None:
         ct.fit(clients, task, 2)
 
 
+@pytest.mark.parametrize("task", ["linear", "mean", "module"])
+def test_a_new_client_gets_a_personal_model(task: str) -> None:
+    """In the columns of the fitted data; with few samples it is near the model of its cluster."""
+    clients: Any = regression_clients()
+    given: Any = task
+    if task == "mean":
+        clients = {name: x + 3 * (i % 2) for i, (name, (x, _)) in enumerate(clients.items())}
+    if task == "module":
+        clients = {name: tuple(map(torch.from_numpy, data)) for name, data in classes_of("softmax").items()}
+        given = ct.module(lambda: nn.Linear(3, 3), nn.CrossEntropyLoss(reduction="none"))
+    options: dict[str, Any] = {"step": 1.0, "rounds": 60, "init": "spectral"} if task == "module" else {}
+    result = ct.fit(clients, given, 2, max_byzantine=0.0, **{**PLAIN, **options})
+    name = result.names[3]
+    data = (clients[name], None) if task == "mean" else clients[name]
+    found = result.personalise(*data, nearest=True)
+    assert found.cluster == result.labels[3]
+    assert found.model.shape == result.centres[0].shape
+    distances = np.linalg.norm(result.centres - found.model, axis=1)
+    assert distances.argmin() == found.cluster
+    if task == "mean":
+        with pytest.raises(ValueError, match="this task predicts nothing"):
+            found.predict(data[0])
+    elif task == "linear":
+        np.testing.assert_allclose(found.predict(data[0]), data[1], atol=0.3)
+    else:
+        assert (found.predict(data[0]) == data[1].numpy()).mean() > 0.8
+    with pytest.raises(ValueError, match="y: the task has no targets" if task == "mean" else "y must be given"):
+        result.personalise(data[0], data[0][:, 0] if task == "mean" else None)
+
+
+def test_personal_networks_are_in_the_result() -> None:
+    """Each is that of `personalise`, and beats what the client has alone where the clients of a cluster are alike."""
+    clients = {name: tuple(map(torch.from_numpy, data)) for name, data in classes_of("softmax").items()}
+    task = ct.module(lambda: nn.Linear(3, 3), nn.CrossEntropyLoss(reduction="none"))
+    result = ct.fit(clients, task, 2, max_byzantine=0.0, step=1.0, rounds=60, init="spectral")
+    assert result.method == "coterie+own"
+    assert result.personal is not None
+    x, y = next(iter(clients.values()))
+    assert (result.predict(x, client=result.names[0]) == y.numpy()).mean() > 0.8
+    assert "within one standard error" in result.comparison
+    assert not result.comparison.endswith(" 0 within one standard error")
+    options: dict[str, Any] = {"step": 1.0, "rounds": 60, "holdout": 0}
+    alone = ct.fit(clients, task, 2, method="local+own", **options)  # trained for as long as all rounds together
+    np.testing.assert_allclose(alone.personal, ct.fit(clients, task, 2, method="local", **options).centres, rtol=1e-6)
+
+
 # --- methods ----------------------------------------------------------------------------------------------
 
 

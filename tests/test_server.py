@@ -123,6 +123,36 @@ def test_a_byzantine_minority_does_not_choose_the_step() -> None:
     assert nothing.tolist() == [0.0] * 3  # without any report no step is safe
 
 
+def honest_curvatures(rng: np.random.Generator, clients: int, dim: int = 100) -> np.ndarray:
+    """λ_max = (1 + √(d/n_i))² and trace/n = d/n_i of clients with very different numbers of samples."""
+    ratio = dim / rng.integers(20, 500, clients)
+    return np.stack([(1 + np.sqrt(ratio)) ** 2, ratio], axis=1)
+
+
+@pytest.mark.parametrize("byzantine", [1, 10, 19])
+def test_no_minority_makes_a_step_longer_than_honest_members_support(byzantine: int, rng: np.random.Generator) -> None:
+    """L is 1 for every honest client: a step below 2 does not diverge, whatever pairs the others report."""
+    labels = np.zeros(40, np.int64)
+    honest = honest_curvatures(rng, 40)
+    for forged in (
+        *([1e-12, huge] for huge in (0.0, 1e-12, 1.0, 1e12)),
+        *([value, value] for value in np.geomspace(0.01, 100, 20)),
+        *([value, 1e12] for value in np.geomspace(0.01, 100, 5)),
+    ):
+        reported = honest.copy()
+        reported[:byzantine] = forged
+        assert 0.01 < automatic_steps(reported, labels, 1)[0] < 1.5
+
+
+def test_pairs_that_no_data_have_are_ignored(rng: np.random.Generator) -> None:
+    honest, labels = honest_curvatures(rng, 40), np.repeat([0, 1], 20)
+    expected = automatic_steps(np.where(np.arange(40)[:, None] % 20 < 5, np.nan, honest), labels, 2)
+    for impossible in ([1e-12, 1e12], [1.0, 1.01], [0.0, 0.0], [1.0, -1.0]):
+        reported = honest.copy()
+        reported[np.arange(40) % 20 < 5] = impossible
+        np.testing.assert_array_equal(automatic_steps(reported, labels, 2), expected)
+
+
 def test_shared_coordinates_follow_all_clients() -> None:
     server = Server(mean, shared=1)
     step = take_step(server, CENTRES, replies([0, 0, 1], [[1, 1], [2, 3], [6, 5]]), np.full(3, 1.0))

@@ -81,11 +81,13 @@ def test_the_recommended_method_withstands_them(name: str, family: str) -> None:
     assert found.metrics["rounds"] <= 60
 
 
-@pytest.mark.parametrize(("family", "bound"), [("correlation", 1.2), ("client_means", 2.5)])
-def test_leverage_helps_where_the_clients_have_covariances_of_their_own(family: str, bound: float) -> None:
-    """A known limit: there a client's own Hessian says how noisy its update may be, and the false one is believed."""
-    drawn = ct.tabular(3, clients=90, clusters=3, samples=60, dim=20, byzantine=0.1, **{family: 0.9})
+@pytest.mark.parametrize("family", ["correlation", "client_means", "client_covariances"])
+@pytest.mark.parametrize("byzantine", [0.1, 0.2])
+def test_leverage_gains_little_also_where_the_clients_have_covariances_of_their_own(
+    family: str, byzantine: float
+) -> None:
+    drawn = ct.tabular(3, clients=90, clusters=3, samples=60, dim=20, byzantine=byzantine, **{family: 0.9})
     attack = ct.attack("hessian-leverage", target="smallest")
-    found = ct.fit(drawn, clusters=3, max_byzantine=0.1, attack=attack)
+    found = ct.fit(drawn, clusters=3, max_byzantine=byzantine, attack=attack, rounds=100)
     assert found.metrics["ari"] == 1.0
-    assert found.metrics["oracle_ratio"] < bound
+    assert found.metrics["oracle_ratio"] < 1.2

@@ -7,8 +7,16 @@ import pytest
 
 from coterie._src.attacks import Attack, View, paper, sign_flip, smallest
 from coterie._src.attacks.crafted import phantom
-from coterie._src.attacks.payloads import constant, gaussian, label_flip, noisy_targets, scaled_targets
+from coterie._src.attacks.payloads import (
+    constant,
+    curvature_lies,
+    gaussian,
+    label_flip,
+    noisy_targets,
+    scaled_targets,
+)
 from coterie._src.data import Clients, Federation, mixed_regression, tabular
+from coterie._src.experiments import read_config, run_trial
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import Task, linear_regression, logistic_regression, mean_estimation, softmax_regression
 
@@ -31,6 +39,25 @@ def test_sign_flip_gaussian_and_constant(view: View) -> None:
     noise = Attack(gaussian, scale=5.0)(view._replace(updates=np.zeros((20, 10_000), np.float32))).updates
     # standard error of the standard deviation of 40 000 normals: 5/√80 000 = 0.018
     assert noise.std() == pytest.approx(5.0, abs=5 * 0.018)
+
+
+def test_curvature_lies_are_opposite_in_both_numbers_and_the_rest_is_honest(view: View) -> None:
+    rows = np.tile([4.0, 0.5], (len(view.is_byzantine), 1))
+    asked = view._replace(question="curvature", updates=rows, centres=None)
+    sent = np.asarray(curvature_lies(asked, 10.0).updates)
+    assert sent == pytest.approx(np.tile([0.4, 5.0], (view.byzantine_count, 1)))
+    task, labels = view.task, view.claimed
+    assert np.asarray(curvature_lies(view).updates) == pytest.approx(task.gradients(view.centres, labels))
+
+
+def test_curvature_lies_do_not_make_the_descent_diverge() -> None:
+    """With very different numbers of samples; two medians taken apart gave 1e18 times the oracle's error here."""
+    sizes = ["problem.clusters=5", "problem.clients=200", "problem.dim=100", "problem.samples='20..500'"]
+    bounds = ["problem.byzantine=0.15", "algorithm.max_byzantine=0.15", "algorithm.coordinates='raw'"]
+    lies = ["attack.kind='curvature-lies'", "attack.target='smallest'", "run.methods=['coterie']"]
+    found = run_trial(read_config(None, [*sizes, *bounds, *lies]), 1, record=False).methods["coterie"].metrics
+    assert found["oracle_ratio"] < 1.1
+    assert found["ari"] == 1.0
 
 
 def test_flipped_labels_and_phantoms_answer_for_a_minimiser_too(view: View) -> None:

@@ -97,9 +97,9 @@ def test_a_step_to_infinity_is_not_taken_and_projections_hold() -> None:
 
 
 def test_automatic_steps_are_those_of_the_single_path() -> None:
-    """With clusters of any size, an empty one among them."""
+    """With clusters of any size, an empty one among them, and curvatures as clients with as many samples have them."""
     rng = np.random.default_rng(3)
-    curvatures = rng.uniform(0.1, 4.0, size=(TRIALS, CLIENTS, 2))
+    curvatures = rng.uniform(0.9, 1.1, size=(TRIALS, CLIENTS, 2)) * [(1 + np.sqrt(0.4)) ** 2, 0.4]
     labels = rng.integers(CLUSTERS, size=(TRIALS, 2, CLIENTS))
     labels[0] = np.minimum(labels[0], 1)
     found = automatic_steps(torch.from_numpy(curvatures), torch.from_numpy(labels), CLUSTERS)

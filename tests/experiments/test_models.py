@@ -13,7 +13,10 @@ import torch
 
 import coterie as ct
 from command import coterie
-from coterie._src.data import read_digits, rotated
+from coterie._src.data import Clients, read_digits, rotated
+from coterie._src.data.known_tables import schools_like
+from coterie._src.personal import personalise
+from coterie._src.tasks import TASKS
 
 DIGITS = {
     "problem.kind": "rotated-digits",
@@ -47,6 +50,15 @@ def test_a_run_reports_and_its_models_come_back(tmp_path: Path) -> None:
     turned = rotated(digits.images / 16, digits.labels, 4)
     with pytest.raises(ValueError, match="cluster: must be named"):
         models.predict(turned[0].images)
+    new = models.personalise(turned[2].images[:50], turned[2].labels[:50], nearest=True)
+    assert new.cluster == models.assign(turned[2].images[:50], turned[2].labels[:50], nearest=True)
+    assert (new.predict(turned[2].images[50:]) == turned[2].labels[50:]).mean() > 0.7
+    again = models.personalise(turned[2].images[:50], turned[2].labels[:50], nearest=True)
+    assert np.array_equal(new.model, again.model)
+    mirrored = turned[2].images[:, :, ::-1]
+    odd = models.personalise(mirrored[:300], (turned[2].labels[:300] + 3) % 10, nearest=True)  # as no cluster has them
+    share = (odd.predict(mirrored[300:]) == (turned[2].labels[300:] + 3) % 10).mean()
+    assert share > (models.predict(mirrored[300:], odd.cluster) == (turned[2].labels[300:] + 3) % 10).mean() + 0.3
     seen = set()
     for copy in turned:
         cluster = models.assign(copy.images[:50], copy.labels[:50], nearest=True)
@@ -95,3 +107,58 @@ def test_statistical_models_come_back_too(tmp_path: Path) -> None:
     assert ct.load(tmp_path / "out").assign(x, 3 * x[:, 0] + 2) in (0, 1)  # as an older run: the nearest
     with pytest.raises(ValueError, match="no network"):
         models.module(0)
+
+
+@pytest.mark.parametrize("task", ["linear", "logistic", "softmax"])
+def test_a_new_client_gets_a_model_from_a_stored_run(task: str, tmp_path: Path) -> None:
+    """That of `client.personalise` on its samples and the stored centres; one that fits no cluster has its own."""
+    words = [
+        "problem.kind=tabular", f"problem.task={task}", "problem.clusters=2", "problem.clients=20", "problem.dim=4",
+        "problem.byzantine=0", "problem.samples=80", "problem.separation=3", "problem.intercept=true",
+        "problem.dtype=float64", "algorithm.rounds=30",
+    ]  # fmt: skip
+    arguments = [text for change in words for text in ("--set", change)]
+    done = coterie("run", *arguments, "--method", "coterie", "--trials", "1", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    models = ct.load(tmp_path / "out")
+    drawn = ct.tabular(
+        7, clients=6, clusters=1, samples=60, dim=4, byzantine=0, task=task, intercept=True, dtype=np.float64
+    )
+    x, _ = drawn.clients.samples(0)
+    for cluster, centre in enumerate(models.centres):
+        scores, rng = x @ centre.reshape(4, -1), np.random.default_rng(1)
+        y = {
+            "linear": scores[:, 0] + 0.3 * rng.standard_normal(60),
+            "logistic": (scores[:, 0] > rng.logistic(size=60)) * 1.0,
+            "softmax": (scores + rng.gumbel(size=scores.shape)).argmax(axis=1) * 1.0,
+        }[task]
+        found = models.personalise(x, y, nearest=True)
+        assert found.cluster == models.assign(x, y, nearest=True) == cluster
+        clients = Clients(x, y, np.array([60]))
+        expected = personalise(TASKS[task].build(clients, 3), models.centres, np.array([cluster]))
+        np.testing.assert_allclose(found.model, expected.models[0], rtol=1e-7, atol=1e-9)
+        assert (found.shrinkage, found.anchor) == (pytest.approx(expected.shrinkage[0]), expected.anchors[0])
+        outputs = x @ found.model.reshape(4, -1)
+        predicted = {"linear": outputs[:, 0], "logistic": outputs[:, 0] > 0, "softmax": outputs.argmax(axis=1)}[task]
+        np.testing.assert_allclose(found.predict(x), predicted, rtol=1e-12)
+    if task == "linear":
+        strange = models.personalise(x, 9 * x[:, 0] + 5)
+        assert (strange.cluster, strange.anchor) == (-1, "own")
+        np.testing.assert_allclose(strange.predict(x), 9 * x[:, 0] + 5, rtol=1e-3, atol=0.05)
+    with pytest.raises(ValueError, match="y holds a value that is not a finite number"):
+        models.personalise(x, np.full(60, np.nan))
+
+
+def test_a_table_that_is_known_by_name_comes_back_with_its_columns(tmp_path: Path) -> None:
+    """Text, missing cells and the intercept are those of the run."""
+    done = coterie("run", "--set", "problem.kind=schools-like", "--method", "coterie", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    models, school = ct.load(tmp_path / "out"), schools_like()["school 02"].columns
+    frame = pandas.DataFrame({name: column for name, column in school.items() if name != "score"})
+    cluster = models.assign(frame, school["score"])
+    rows = list(csv.DictReader((tmp_path / "out" / "clients.csv").read_text().splitlines()))
+    assert cluster == int(rows[1]["cluster"])
+    found, score = models.personalise(frame, school["score"]), np.asarray(school["score"])
+    assert found.cluster == cluster
+    errors = [((given - score) ** 2).mean() for given in (found.predict(frame), models.predict(frame, cluster))]
+    assert errors[0] < errors[1] < 0.3 * score.var()

@@ -18,8 +18,14 @@ Fault = Callable[[Message, Message], Message | None]
 class InProcessGrid(Grid):
     """Flower's grid without a network: real messages to the real app of every node, at once."""
 
-    def __init__(self, client: ClientApp, nodes: Iterable[int], faults: dict[int, Fault] | None = None) -> None:
-        self.client, self.nodes, self.faults = client, list(nodes), faults or {}
+    def __init__(
+        self,
+        client: ClientApp,
+        nodes: Iterable[int],
+        faults: dict[int, Fault] | None = None,
+        configs: dict[int, dict[str, Any]] | None = None,
+    ) -> None:
+        self.client, self.nodes, self.faults, self.configs = client, list(nodes), faults or {}, configs or {}
         self.replies: dict[str, Message] = {}
         self.asked: list[int] = []
 
@@ -46,7 +52,8 @@ class InProcessGrid(Grid):
             self.asked.append(node)
             message.metadata.__dict__["_message_id"] = name
             ids.append(name)
-            context = Context(1, node, {"partition-id": node % 100}, RecordDict(), {})
+            config = {"partition-id": node % 100, **self.configs.get(node, {})}
+            context = Context(1, node, config, RecordDict(), {})
             try:
                 honest = self.client(message, context)
             except Exception as error:
@@ -76,6 +83,19 @@ def changed(**changes: Any) -> Fault:
         content = RecordDict(dict(honest.content))
         content["answer"] = MetricRecord({**honest.content.metric_records["answer"], **changes})
         return _from(question, content)
+
+    return fault
+
+
+def reporting(**changes: Any) -> Fault:
+    """A report with other numbers; None: without this number. An answer is as it was."""
+
+    def fault(question: Message, honest: Message) -> Message:
+        if question.metadata.message_type != "evaluate":
+            return honest
+        numbers = {**honest.content.metric_records["report"], **changes}
+        kept = {name: value for name, value in numbers.items() if value is not None}
+        return _from(question, RecordDict({"report": MetricRecord(kept)}))
 
     return fault
 

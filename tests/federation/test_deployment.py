@@ -9,6 +9,7 @@ import pytest
 
 from coterie._src.experiments import read_config
 from coterie._src.federation.deployment import write_deployment
+from coterie._src.federation.rehearsal import rehearse
 from real_processes import coterie
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,12 @@ def test_an_invalid_deployment_is_named(tmp_path: Path) -> None:
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ValueError, match="not an empty folder"):
         write_deployment(tmp_path / "full", config, ["a"], host="h")
+
+
+def test_a_rehearsal_needs_data_that_are_generated_or_known(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a rehearsal needs a synthetic problem or a known table"):
+        rehearse(read_config(None, ["problem.kind=folder"]), "coterie", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_example_is_what_a_deployment_holds(tmp_path: Path) -> None:

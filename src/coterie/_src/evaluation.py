@@ -71,13 +71,17 @@ def held_out_scores(task: Task, held_out: HeldOut, models: Array, counted: Bools
                     predicted.append((as_numpy(outputs)[:, 0], as_numpy(y)))
         else:
             one: Any = task.on(clients.take([index]))
-            losses[owner] = as_numpy(one.losses(model))[0, 0]
+            if hasattr(one, "sample_losses"):
+                (samples[owner],) = one.sample_losses(model)
+                losses[owner] = samples[owner].mean()
+            else:
+                losses[owner] = as_numpy(one.losses(model))[0, 0]
             if hasattr(one, "accuracies"):
                 accuracies[owner] = as_numpy(one.accuracies(model))[0, 0]
     if loss is not None and loss.square:
         spread = _target_spread(clients, counted[owners])
         r2 = 1.0 - losses / spread if spread > 0 else r2
-    known = loss is not None
+    known = loss is not None or hasattr(task, "sample_losses")
     return Scores(losses, r2, accuracies, _area(predicted), tuple(samples) if known else ())
 
 

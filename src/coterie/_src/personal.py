@@ -35,8 +35,10 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
 
     Parameters
     ----------
-    task : the clients' data and loss. With a task without a method `personalised`, such as a network, clients keep the
-        models of their clusters, and a client without one has its local minimiser.
+    task : the clients' data and loss. A network is trained with a penalty λ/2·‖θ − θ_j‖² (Ditto's form) for a few
+        values of λ, of which the client's validation samples choose one, or the cluster's model, or a network of the
+        client's own (`tasks.proximal`). With a task without a method `personalised` clients keep the models of their
+        clusters, and a client without one has its local minimiser.
     centres : (k, dim), or None for the fits that are shrunk towards the clients' own means alone.
     labels : (m,), the cluster of each client, -1 for none.
 

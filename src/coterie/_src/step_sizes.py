@@ -10,6 +10,8 @@ from coterie._src.network import Network
 
 STEEPER = 3.0
 """A safety factor: the automatic step does not overshoot on replies up to this many times as steep as honest ones."""
+POSSIBLE = 1.001
+"""The largest trace/n relative to λ_max, with a margin for rounding in float32."""
 
 
 def ask_curvatures(network: Network, rounds: int | None = None) -> Floats:
@@ -29,18 +31,24 @@ def automatic_steps(curvatures: Floats, labels: Ints, clusters: int) -> Floats:
     step and a large one a long step. The values are medians over the members, so that a Byzantine minority cannot
     determine the step; c is replaced by 2c/π, the efficiency of a median. The factor 3 is for clusters that consist of
     Byzantine clients in an early round: replies up to three times as steep as honest ones (the paper's attack) then do
-    not make the centre diverge, so that honest clients can still choose it later. Values that are not positive are
-    ignored; a cluster without values gets those of all clients.
+    not make the centre diverge, so that honest clients can still choose it later. A cluster without values gets those
+    of all clients.
+
+    The two medians can come from different clients, and their difference from none. Therefore √L(c) is at least half
+    the median of what the single members say, so that a minority determines no step above 4/(3 L_j) with L_j that of an
+    honest member; below 2/L_j a step does not diverge. Pairs that no data have are ignored: both must be at least 0 and
+    λ_max positive, and trace/n is at most λ_max, since the rank is at most n.
 
     curvatures: (rows, 2) as in `Task.curvatures`. labels: (rows,).
     """
-    usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0)
+    usable = (curvatures[:, 0] > 0) & (curvatures[:, 1] >= 0) & (curvatures[:, 1] <= POSSIBLE * curvatures[:, 0])
     if not usable.any():
         return np.zeros(clusters)
-    roots = np.sqrt(curvatures[usable])
-    steepest, excess = (_medians(roots[:, column], labels[usable], clusters) for column in range(2))
-    roots = curvature_roots(steepest, excess, np.bincount(labels, minlength=clusters))
-    return np.array([1.0 / (STEEPER * root**2) for root in roots])
+    roots, known, counts = np.sqrt(curvatures[usable]), labels[usable], np.bincount(labels, minlength=clusters)
+    steepest, excess = (_medians(roots[:, column], known, clusters) for column in range(2))
+    single = _medians(curvature_roots(roots[:, 0], roots[:, 1], counts[known]), known, clusters)
+    together = np.maximum(curvature_roots(steepest, excess, counts), single / 2)
+    return np.array([1.0 / (STEEPER * root**2) for root in together])
 
 
 def curvature_roots(steepest: Array, excess: Array, counts: Array) -> Array:

@@ -27,6 +27,7 @@ PAYLOADS: tuple[Payload, ...] = (
     crafted.mimic,
     crafted.trimmed_mean_attack,
     payloads.label_flip,
+    payloads.curvature_lies,
     payloads.scaled_targets,
     payloads.noisy_targets,
     crafted.merge,

@@ -101,6 +101,23 @@ def label_flip(view: View, scale: float = PAPER) -> Forgery:
     return Forgery(view.claimed, view.gradients(flipped, view.centres, view.claimed))
 
 
+@payload(
+    "curvature-lies",
+    "a largest curvature near 0 and a huge mean curvature, from which a server would choose too long steps",
+    published_scale=1e12,
+    arena=(Entry("curvature lies"),),
+)
+def curvature_lies(view: View, scale: float = 1e12) -> Forgery:
+    """λ_max/scale and scale·trace/n for the two numbers of `Task.curvatures`, and the honest answers otherwise.
+
+    No data have such numbers if scale² is above λ_max·n/trace, since trace/n is at most λ_max.
+    """
+    if view.question != "curvature":
+        return data_poisoning(view)
+    honest = as_numpy(view.updates[view.is_byzantine]).astype(np.float64)
+    return Forgery(view.claimed, like(honest * [1 / scale, scale], view.updates))
+
+
 def _scaled_targets(targets: NDArray[Any], classes: int, scale: float) -> NDArray[Any]:
     """scale·y, or the class C − 1 − y."""
     found: NDArray[Any] = classes - 1 - targets if classes else scale * targets

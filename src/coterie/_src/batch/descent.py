@@ -82,7 +82,11 @@ def _ranks(aggregator: Aggregator) -> Ranks:
 
 
 def automatic_steps(curvatures: Tensor, labels: Tensor, clusters: int) -> Tensor:
-    """(T, m, 2), (T, L, m) -> (T, L, k): `coterie._src.step_sizes.automatic_steps` for every trial and method."""
+    """(T, m, 2), (T, L, m) -> (T, L, k): `coterie._src.step_sizes.automatic_steps` for every trial and method.
+
+    The curvatures in a batch are honest, and all clients have as many samples. Checks against false ones change nothing
+    then, and are left out.
+    """
     trials, methods, m = labels.shape
     roots = curvatures.sqrt()[:, None].expand(trials, methods, m, 2)
     medians, sizes = aggregate(roots, labels, clusters, [median] * methods)

@@ -94,8 +94,19 @@ def simulate(
 
     with _needing_flower():
         from coterie._src.federation.rehearsal import rehearse
-    rehearse(read_config(file, changes or []), method, out, _show if Console(stderr=True).is_terminal else None)
+    watched = Console(stderr=True).is_terminal
+    rehearse(read_config(file, changes or []), method, out, _show if watched else None)
+    if watched:  # else the log of the run, which ends with it, is shown
+        _print_scores(out / "results")
     print(out / "results")
+
+
+def _print_scores(folder: Path) -> None:
+    """Print the sites' scores, where there are any."""
+    from coterie._src.federation.report import TABLE
+
+    if (folder / TABLE).is_file():
+        print((folder / TABLE).read_text(encoding="utf-8"), end="")
 
 
 @federate.command()
@@ -168,6 +179,7 @@ def audit(
     sizes = Counter(one.cluster for one in clients if one.cluster >= 0)
     if any(size < MIN_COMPARED for size in sizes.values()):
         print(f"In a cluster of fewer than {MIN_COMPARED} nobody can stand out.")
+    _print_scores(folder)
     path = picture or folder / "audit.png"
     audit_map(rows, path, names)
     print(path)

@@ -109,7 +109,8 @@ class Clients:
                 targets = None if self.targets is None else xp.reshape(self.targets[rows], (stop - start, n))
                 yield Block(start, stop, features, targets)
 
-    def _gather(self, rows: Ints | slice, sizes: Ints, names: tuple[str, ...]) -> Clients:
+    def of_samples(self, rows: Ints | slice, sizes: Ints, names: tuple[str, ...]) -> Clients:
+        """The clients with these rows of the flat arrays, in this order."""
         return Clients(self.features[rows], None if self.targets is None else self.targets[rows], sizes, names)
 
     def take(self, clients: Sequence[int] | Ints) -> Clients:
@@ -120,7 +121,7 @@ class Clients:
             rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))
         else:
             rows = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in chosen])
-        return self._gather(rows, self.sizes[chosen], tuple(self.names[i] for i in chosen))
+        return self.of_samples(rows, self.sizes[chosen], tuple(self.names[i] for i in chosen))
 
     def pool(self, clients: Sequence[int] | Ints) -> Clients:
         """One client that owns all samples of the given ones."""
@@ -142,7 +143,7 @@ class Clients:
         low = self.offsets[:-1] + self.sizes * index // parts
         high = self.offsets[:-1] + self.sizes * (index + 1) // parts
         rows = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
-        return self._gather(rows, high - low, self.names)
+        return self.of_samples(rows, high - low, self.names)
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,8 @@ def hold_out(clients: Clients, fraction: float, rng: Generator) -> tuple[Clients
         is_held[start + rng.permutation(int(size))[:count]] = True
     owners = np.flatnonzero(counts)
     names = tuple(clients.names[i] for i in owners)
-    held = clients._gather(np.flatnonzero(is_held), counts[owners], names)
-    return clients._gather(np.flatnonzero(~is_held), clients.sizes - counts, clients.names), HeldOut(held, owners)
+    held = clients.of_samples(np.flatnonzero(is_held), counts[owners], names)
+    return clients.of_samples(np.flatnonzero(~is_held), clients.sizes - counts, clients.names), HeldOut(held, owners)
 
 
 @dataclass(frozen=True)

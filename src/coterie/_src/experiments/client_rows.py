@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from coterie._src.arrays import Ints
 from coterie._src.data import Clients, HeldOut
 from coterie._src.evaluation import Scores
 from coterie._src.experiments.methods import OWN
@@ -18,33 +19,41 @@ FOR_ALL = "global"
 """The method that gives all clients one model."""
 
 
-def client_rows(method: str, results: Mapping[str, MethodResult], clients: Clients, held_out: HeldOut) -> list[Row]:
-    """A row per client for a clustering method, without the method and the trial.
+MODELS = ("cluster", "personal", "global", "local")
+"""The models that a client could use: of its cluster, its personal one, one for all, and what it has alone."""
 
-    cluster; samples and test_samples, the numbers of samples that were learnt from and held out; the scores (R² or
-    accuracy, else the negative loss) of the cluster's model, the personal one, the global one, and the client's own
-    (`local+own`); and best, the one with the lowest held-out loss. A score that is not known is empty.
-    """
+
+def client_rows(method: str, results: Mapping[str, MethodResult], clients: Clients, held_out: HeldOut) -> list[Row]:
+    """A row per client for a clustering method, without the method and the trial; see `score_rows`."""
     result = results[method]
-    models = {
-        "cluster": result,
-        "personal": results.get(method + OWN),
-        "global": results.get(FOR_ALL),
-        "local": results.get(ALONE),
+    found = (result, results.get(method + OWN), results.get(FOR_ALL), results.get(ALONE))
+    scores = {
+        name: one.scores for name, one in zip(MODELS, found, strict=True) if one is not None and one.scores is not None
     }
-    scores = {name: found.scores for name, found in models.items() if found is not None and found.scores is not None}
     tested = np.zeros(clients.count, dtype=np.int64)
     tested[held_out.owners] = held_out.clients.sizes
+    return score_rows(clients.names, result.labels, clients.sizes, tested, scores)
+
+
+def score_rows(
+    names: Sequence[str], labels: Ints, samples: Ints, tested: Ints, scores: Mapping[str, Scores]
+) -> list[Row]:
+    """A row per client; scores: by the names of `MODELS`.
+
+    cluster; samples and test_samples, the numbers of samples that were learnt from and held out; the scores (R² or
+    accuracy, else the negative loss) of the models; and best, the one with the lowest held-out loss. A score that is
+    not known is empty.
+    """
     return [
         {
             "client": name,
-            "cluster": int(result.labels[client]),
-            "samples": int(clients.sizes[client]),
+            "cluster": int(labels[client]),
+            "samples": int(samples[client]),
             "test_samples": int(tested[client]),
-            **{f"{model}_score": _score(scores.get(model), client) for model in models},
+            **{f"{model}_score": _score(scores.get(model), client) for model in MODELS},
             "best": _best(scores, client) if tested[client] else "",
         }
-        for client, name in enumerate(clients.names)
+        for client, name in enumerate(names)
     ]
 
 

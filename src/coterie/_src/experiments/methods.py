@@ -293,10 +293,9 @@ def _three_stage_task(task: Task, setting: Setting) -> Task:
 
 def _local_task(task: Task, setting: Setting) -> Task:
     """The task whose local fits of a network have as many steps as all rounds together."""
-    network: Any = task
-    if task.has_curvatures:
+    if not hasattr(task, "fitting"):
         return task
-    fitted: Task = network.fitting(setting.options.rounds, setting.options.step)
+    fitted: Task = task.fitting(setting.options.rounds, setting.options.step)
     return fitted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from safetensors.numpy import load_file
 from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients, Encoding, rescaled, without_names
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import Folder, Images
+from coterie._src.experiments.personal import PersonalModel, personal_model
+from coterie._src.experiments.problems import ClientTables, Images
 from coterie._src.experiments.problems.images import on_device
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
 from coterie._src.membership import Membership, cluster_of
 from coterie._src.tasks import TASKS
+
+LOCAL_STEP = 0.1
+"""The step size of a network's own fit where `algorithm.step` is "auto"."""
 
 
 def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Models:
@@ -39,7 +43,7 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     Returns
     -------
     Models
-        With `assign(x, y)`, `predict(x, cluster)`, `centres` and, for networks, `module(cluster)`.
+        With `assign(x, y)`, `predict(x, cluster)`, `personalise(x, y)`, `centres` and, for networks, `module(cluster)`.
 
     Examples
     --------
@@ -47,6 +51,7 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     >>> models = ct.load("runs/digits")  # doctest: +SKIP
     >>> cluster = models.assign(x, y)  # which cluster is this client's? -1: none of them  # doctest: +SKIP
     >>> models.predict(new_x, cluster)  # by the model of that cluster  # doctest: +SKIP
+    >>> models.personalise(x, y).predict(new_x)  # by a model of the client's own, shrunk towards it  # doctest: +SKIP
     """
     path = Path(folder)
     config = read_config(path / "config.toml")
@@ -127,9 +132,25 @@ class Models:
             warnings.warn(f"predict(x) after assign(x, y): name the cluster, {hint}", DeprecationWarning, stacklevel=2)
         if not 0 <= chosen < len(self.centres):
             raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
+        return self._predicted(self.centres[chosen], x)
+
+    def personalise(self, x: Any, y: Any, *, nearest: bool = False) -> PersonalModel:
+        """The model of a new client: fitted to its samples and shrunk towards the model of its cluster.
+
+        With `predict(x)`, `model`, `cluster`, `shrinkage` and `anchor`. The cluster is that of `assign`; a client that
+        fits none has a model of its own. nearest: it is in the cluster of lowest loss in any case. Nothing is stored.
+        """
+        task = self._task(x, y)
+        if hasattr(task, "fitting"):  # a network's own fit begins with fresh parameters and has as many steps as a run
+            options, origin = self.config.algorithm, np.random.default_rng(self.config.run.seed)
+            step = LOCAL_STEP if options.step == "auto" else options.step
+            task = replace(task.fitting(options.rounds, step), origin=task.fresh(origin))
+        return personal_model(task, self.centres, None if nearest else self.membership, self._predicted)
+
+    def _predicted(self, model: NDArray[Any], x: Any) -> NDArray[Any]:
         task = self._task(x, None)
         features = task.clients.features
-        return as_numpy(task.predict(like(self.centres[chosen], features), features))
+        return as_numpy(task.predict(like(model, features), features))
 
     def module(self, cluster: int) -> Any:
         """The `torch.nn.Module` of a cluster."""
@@ -147,7 +168,7 @@ class Models:
             if not problem.hidden:
                 return dim // problem.classes - 1
             return (dim - problem.classes * (problem.hidden + 1)) // problem.hidden - 1
-        return dim // (problem.classes if isinstance(problem, Folder) and problem.task == "softmax" else 1)
+        return dim // (int(getattr(problem, "classes", 1)) if problem.loss_of() == "softmax" else 1)
 
     def _task(self, x: Any, y: Any | None) -> Any:
         """The run's task for one client; without targets only for predictions."""
@@ -156,7 +177,7 @@ class Models:
             if values is not None and not np.isfinite(as_numpy(values)).all():
                 raise ValueError(f"{given} holds a value that is not a finite number")
         features = as_numpy(x).reshape(len(x), -1) if self.encoding is None else self.encoding.features(x)
-        if isinstance(problem, Folder):
+        if isinstance(problem, ClientTables):
             # in float64, as the files are read: far from 0 a float32 loses digits when the offset is subtracted
             features = rescaled(features.astype(np.float64), problem.offset, problem.scale)
             if problem.adds_intercept:

@@ -93,7 +93,8 @@ def with_personal_models(result: MethodResult, method: Method, setup: TrialSetup
     """The result of a method after which every client has fitted a model of its own, shrunk towards its cluster's."""
     centres, began = like(result.centres, setup.start), time.perf_counter()
     labels = np.full(len(result.labels), -1) if method.name == "local" else result.labels  # alone: in no cluster
-    found = personalise(setup.task, centres, labels)
+    alone = METHODS["local"].task(setup.setting(setup.stream("buckets")))  # a network's own fit has as many steps
+    found = personalise(alone, centres, labels)
     seconds = result.metrics["seconds"] + time.perf_counter() - began
     # the training loss of a model of one client is not comparable
     metrics = result.metrics | {"loss": NOT_APPLICABLE, "seconds": seconds}

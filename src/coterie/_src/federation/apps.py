@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
-from logging import WARNING
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,25 +16,33 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from coterie._src.algorithms import Algorithm
+from coterie._src.algorithms import Algorithm, ClusteredDescent
 from coterie._src.attacks import Attack
-from coterie._src.data import Clients
+from coterie._src.data import Clients, hold_out
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
-from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.problems import ClientTables, Folder
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.setup import setting_of
-from coterie._src.experiments.starts import first_centres
+from coterie._src.experiments.starts import first_centres, is_file
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
+from coterie._src.federation.evaluation import evaluate_sites
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.renamed import with_new_names
+from coterie._src.federation.report import TABLE, evaluation_lines
+from coterie._src.federation.site import Site
+from coterie._src.federation.site_reports import Score
 from coterie._src.federation.strategy import ClusteredStrategy
 from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
-from coterie._src.tasks import Task
+from coterie._src.tasks import LinearModel, Task
+
+FOR_ALL = "for-all"
+"""The folder, in that of a run, with the state of the run that learns one model for all sites."""
 
 
 class RunSettings(NamedTuple):
@@ -46,13 +55,14 @@ class RunSettings(NamedTuple):
     deadline: float = 60.0
     features: int = 0
     folder: str = "federation"
+    for_all: bool = False
 
 
 def read_settings(run_config: Mapping[str, Any]) -> RunSettings:
     """Return the settings of a run; other keys belong to Flower and are left out.
 
-    >>> read_settings({"deadline": 10, "min_clients": 6})._replace(folder="")
-    RunSettings(method='coterie', max_clients=100, min_clients=6, patience=600.0, deadline=10.0, features=0, folder='')
+    >>> read_settings({"deadline": 10, "min_clients": 6})[:6]
+    ('coterie', 100, 6, 600.0, 10.0, 0)
     """
     given = with_new_names(run_config, partial(log, WARNING))
     defaults = RunSettings()._asdict()
@@ -69,13 +79,16 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         configuration names (`data="…"`), of it the `problem.columns`. Where these are not named, the run says how many
         `features` there are (an intercept counts), and all sites must have them in the same order. With a synthetic
         problem, a rehearsal, a site is the client that its node configuration names (`partition-id=3`), and the
-        Byzantine clients attack.
+        Byzantine clients attack. Every site holds out the fraction `problem.holdout` of its rows, the same ones each
+        time.
 
     Returns
     -------
     tuple of ServerApp and ClientApp
         The server writes its state, the audit and, at the end, `centres.safetensors`, which `coterie.load` reads, and
-        `report.html` into the `folder` of the run, and goes on from there when it is started again.
+        the sites' scores (`evaluate_sites`) and `report.html` into the `folder` of the run, and goes on from there when
+        it is started again. A site writes its models into the folder that its node configuration names
+        (`models="…"`), if it does.
 
     Examples
     --------
@@ -94,7 +107,7 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     def main(grid: Grid, context: Context) -> None:
         run_server(config, read_settings(context.run_config), grid)
 
-    return app, client_app(lambda context: _task(config, context), lambda context: _attack(config, context))
+    return app, client_app(lambda context: _site(config, context), lambda context: _attack(config, context))
 
 
 def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
@@ -104,8 +117,45 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
         raise ValueError("features: the run must say how many feature columns the sites' files have")
     if not METHODS[settings.method].served:
         raise ValueError(f"method: a server cannot run {settings.method}")
-    algorithm, start = _algorithm_and_start(config, settings, features)
+    if settings.for_all and not config.asks_for_start and is_file(config.algorithm.init):
+        raise ValueError("for_all: one model for all cannot begin from a file of centres (algorithm.init)")
     folder = Path(settings.folder)
+    centres = _learn(config, settings, grid, features, folder)
+    models = save({settings.method: centres}, _column_names(config) or None)
+    write_atomically(folder / "config.toml", _with_method(config, settings.method))
+    write_atomically(folder / "centres.safetensors", models)
+    if getattr(config.problem, "holdout", 0.0):
+        _evaluate(config, settings, grid, features, centres)
+    try:
+        write_atomically(folder / PAGE, federation_page(folder).encode())
+    except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
+        log(WARNING, "%s: not written (%s)", folder / PAGE, error)
+
+
+def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> None:
+    """Ask the sites for their scores on held-out samples; write and log the table."""
+    folder, for_all = Path(settings.folder), None
+    if settings.for_all and config.problem.clusters > 1:
+        for_all = _learn(_with_one_cluster(config), settings, grid, features, folder / FOR_ALL)
+    evaluation = evaluate_sites(
+        grid,
+        centres,
+        max_byzantine=config.algorithm.max_byzantine,
+        score=_score(config, features),
+        folder=folder,
+        max_clients=settings.max_clients,
+        deadline=settings.deadline,
+        for_all=for_all,
+    )
+    lines = evaluation_lines(evaluation)
+    write_atomically(folder / TABLE, "\n".join([*lines, ""]).encode())
+    for line in lines:
+        log(INFO, line)
+
+
+def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path) -> NDArray[Any]:
+    """The centres that a run ends with; its state is kept in the folder."""
+    algorithm, start = _algorithm_and_start(config, settings, features)
     strategy = ClusteredStrategy(
         algorithm,
         max_clients=settings.max_clients,
@@ -118,27 +168,47 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
     assert result.arrays is not None
-    models = save({settings.method: result.arrays["centres"].numpy()}, _column_names(config) or None)
-    only_this = config.run.model_copy(update={"methods": [settings.method]})
-    write_atomically(folder / "config.toml", as_toml(config.model_copy(update={"run": only_this})).encode())
-    write_atomically(folder / "centres.safetensors", models)
-    try:
-        write_atomically(folder / PAGE, federation_page(folder).encode())
-    except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
-        log(WARNING, "%s: not written (%s)", folder / PAGE, error)
+    return result.arrays["centres"].numpy()
+
+
+def _with_one_cluster(config: Config) -> Config:
+    """The configuration by which the same method learns one model for all sites."""
+    return config.model_copy(
+        update={
+            "problem": config.problem.model_copy(update={"clusters": 1}),
+            "algorithm": config.algorithm.model_copy(update={"clusters": "known"}),
+        }
+    )
+
+
+def _score(config: Config, features: int) -> Score:
+    """What the table shows beside the loss."""
+    task = _example_task(config, features)
+    if isinstance(task, LinearModel) and not task.loss.square:
+        return "accuracy"
+    return "loss" if task.clients.targets is None or config.problem.loss_of() is None else "r2"
 
 
 def _algorithm_and_start(config: Config, settings: RunSettings, features: int) -> tuple[Algorithm, Any]:
     """The algorithm, and first centres; zeros of the right shape where the algorithm finds its own."""
     dtype, seed = config.problem.dtype, config.run.seed
-    example = Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1]))
-    task = config.problem.build_task(example)
+    task = _example_task(config, features)
     setting = setting_of(config, task, stream(seed, 0, "buckets"), clients=settings.max_clients)
-    algorithm = METHODS[settings.method].algorithm(setting)
+    method = METHODS[settings.method]
+    algorithm, count = method.algorithm(setting), 1 if method.one_centre else config.problem.clusters
     if config.asks_for_start:
-        return algorithm, np.zeros((config.problem.clusters, task.dim), dtype)
-    options, rng = config.algorithm, stream(seed, 0, "start")
-    return algorithm, first_centres(options.init, config.problem.clusters, task.dim, None, options.warm, dtype, rng)
+        if isinstance(algorithm, ClusteredDescent) and algorithm.init is None and not method.one_centre:
+            algorithm = replace(algorithm, init=setting.robust_start())
+        return algorithm, np.zeros((count, task.dim), dtype)
+    options, rng, clusters = config.algorithm, stream(seed, 0, "start"), config.problem.clusters
+    start = first_centres(options.init, clusters, task.dim, None, options.warm, dtype, rng)
+    return algorithm, start[:count]
+
+
+def _example_task(config: Config, features: int) -> Task:
+    """The task on one sample of zeros."""
+    dtype = config.problem.dtype
+    return config.problem.build_task(Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1])))
 
 
 def _count_features(config: Config, features_of_run: int) -> int:
@@ -146,6 +216,8 @@ def _count_features(config: Config, features_of_run: int) -> int:
     problem = config.problem
     if isinstance(problem, Folder):
         return len(problem.columns) + problem.adds_intercept if problem.columns else features_of_run
+    if isinstance(problem, ClientTables):  # a table that is known by name
+        return len(problem.weight_names())
     return int(getattr(problem, "dim", 0))
 
 
@@ -158,6 +230,8 @@ def _identity(config: Config, method: str, features: int) -> str:
 def _column_names(config: Config) -> dict[str, str]:
     """The names of the weights of a centre, where the columns have names."""
     problem = config.problem
+    if isinstance(problem, ClientTables) and not isinstance(problem, Folder):
+        return {"columns": json.dumps(problem.weight_names())}
     if not isinstance(problem, Folder) or not problem.columns:
         return {}
     return {"columns": json.dumps([*problem.columns, *(["intercept"] if problem.adds_intercept else [])])}
@@ -169,14 +243,34 @@ def _rehearsal(config_json: str) -> Any:
     return config.problem.draw(stream(config.run.seed, 0, "data"))
 
 
-def _task(config: Config, context: Context) -> Task:
-    """The task on the data of this node."""
-    problem = config.problem
+def _site(config: Config, context: Context) -> Site:
+    """The data of this node: the rows to learn from, and those held out, which are the same whenever they are read."""
+    problem, fraction = config.problem, getattr(config.problem, "holdout", 0.0)
     if isinstance(problem, Folder):
         if "data" not in context.node_config:
             raise ValueError("node configuration: data must name this site's file")
-        return problem.build_task(problem.site_clients(str(context.node_config["data"])))
-    return problem.build_task(_rehearsal(config.model_dump_json()).clients.take([_partition(context)]))
+        rows = problem.site_clients(str(context.node_config["data"]))
+        clients, held_out = hold_out(rows, fraction, stream(config.run.seed, 0, "data"))
+        tested = None if held_out is None else held_out.clients
+    else:
+        number, drawn = _partition(context), _rehearsal(config.model_dump_json())
+        clients, tested = drawn.clients.take([number]), None
+        if drawn.held_out is not None and number in drawn.held_out.owners:
+            tested = drawn.held_out.clients.take(np.flatnonzero(drawn.held_out.owners == number))
+    models, method = context.node_config.get("models"), read_settings(context.run_config).method
+    return Site(
+        problem.build_task(clients),
+        tested,
+        None if models is None else Path(str(models)),
+        method,
+        {"config.toml": _with_method(config, method)},
+        _column_names(config),
+    )
+
+
+def _with_method(config: Config, method: str) -> bytes:
+    """The file of the configuration, with the method that was run."""
+    return as_toml(config.model_copy(update={"run": config.run.model_copy(update={"methods": [method]})})).encode()
 
 
 def _partition(context: Context) -> int:
@@ -189,5 +283,5 @@ def _attack(config: Config, context: Context) -> Attack | None:
     """In a rehearsal the attack of a Byzantine client, each on its own."""
     if isinstance(config.problem, Folder):
         return None
-    truth = _rehearsal(config.model_dump_json()).truth
-    return config.attack.attack() if truth.is_byzantine[_partition(context)] else None
+    drawn = _rehearsal(config.model_dump_json())
+    return config.attack.attack() if drawn.is_byzantine[_partition(context)] else None

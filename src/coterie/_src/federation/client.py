@@ -11,29 +11,33 @@ from flwr.clientapp import ClientApp
 from coterie._src.arrays import as_numpy, like
 from coterie._src.attacks import Attack
 from coterie._src.federation.messages import OWN_CHOICE, Answer, Question, read_question
+from coterie._src.federation.site import Site, evaluated_site, write_models
+from coterie._src.federation.site_reports import read_request
 from coterie._src.simulation import SimulatedNetwork, stream
 from coterie._src.tasks import Task
 
-LoadTask = Callable[[Context], Task]
+LoadSite = Callable[[Context], Task | Site]
 
 
-def client_app(load: LoadTask, attack: Callable[[Context], Attack | None] = lambda context: None) -> ClientApp:
+def client_app(load: LoadSite, attack: Callable[[Context], Attack | None] = lambda context: None) -> ClientApp:
     """Return a Flower app that answers the server's questions from one client's data.
 
     Parameters
     ----------
     load
         Reads the data of this site: from the context of a node (`node_config`, `run_config`) to the task on its data,
-        which are those of one client.
+        which are those of one client; or to a `Site`, which also has rows that it held out.
     attack
         For rehearsals: the attack that this site runs instead of answering honestly, which sees nothing but the site's
-        own data; None for an honest site.
+        own data; None for an honest site. It changes no report.
 
     Returns
     -------
     ClientApp
-        The app. Where a question is invalid, or the data cannot be read, it raises an error, which Flower reports to
-        the server; the site keeps running.
+        The app. It learns from the rows of the task alone. When the server asks for a report (`evaluate_sites`), it
+        sends the scores of the models that the site could use, on the rows that the site held out, and writes these
+        models into the folder of the site. Where a question is invalid, or the data cannot be read, it raises an error,
+        which Flower reports to the server; the site keeps running.
 
     Examples
     --------
@@ -51,13 +55,22 @@ def client_app(load: LoadTask, attack: Callable[[Context], Attack | None] = lamb
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
-        task = load(context)
-        if task.clients.count != 1:
-            raise ValueError(f"a site is one client, but its data hold {task.clients.count}")
+        task = _site(load(context)).task
         found = respond_to(read_question(message.content), task, attack(context), int(context.node_id))
         return Message(found.record(), reply_to=message)
 
+    @app.evaluate()
+    def report(message: Message, context: Context) -> Message:
+        site, request = _site(load(context)), read_request(message.content)
+        found, models = evaluated_site(site, request)
+        write_models(site, request, found, models)
+        return Message(found.record(), reply_to=message)
+
     return app
+
+
+def _site(loaded: Task | Site) -> Site:
+    return loaded if isinstance(loaded, Site) else Site(loaded)
 
 
 def respond_to(question: Question, task: Task, attack: Attack | None = None, node: int = 0) -> Answer:

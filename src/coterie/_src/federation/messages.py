@@ -1,4 +1,4 @@
-"""The messages: a question with the centres goes to every site, an answer with one update comes back.
+"""The messages of a round: a question with the centres goes to every site, an answer with one update comes back.
 
 Both are plain records of Flower. An answer is untrusted: reading one never raises, and a field that cannot be read is
 None, which `intake` refuses and names.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coterie._src.attacks.base import Question as Kind
 
 TYPE = "train"
-"""Flower's type of all messages: a site handles only this one."""
+"""Flower's type of all questions."""
 KINDS: tuple[Kind, ...] = ("gradient", "minimiser", "loss", "curvature", "size", "hessian")
 OWN_CHOICE = -1
 """In place of a cluster: the client answers for the cluster that fits its data best."""
@@ -65,9 +65,14 @@ def read_question(content: RecordDict) -> Question:
         raise ValueError(f"question: cannot be read ({type(error).__name__}: {error})") from None
     if found.kind not in KINDS:
         raise ValueError(f"question: unknown kind {found.kind!r}")
-    if found.centres.ndim != 2 or found.centres.dtype.kind != "f" or not np.isfinite(found.centres).all():
-        raise ValueError(f"question: centres must be a table of finite numbers, got shape {found.centres.shape}")
+    finite_table("question: centres", found.centres)
     return found
+
+
+def finite_table(name: str, values: NDArray[Any]) -> None:
+    """Raise a ValueError unless the values are a table of finite numbers."""
+    if values.ndim != 2 or values.dtype.kind != "f" or not np.isfinite(values).all():
+        raise ValueError(f"{name} must be a table of finite numbers, got shape {values.shape}")
 
 
 class Answer(NamedTuple):
@@ -99,7 +104,7 @@ FLOWER_ERROR = re.compile(r"^<class '(?:\w+\.)*(\w+)'>:<'(.*)'>$", re.DOTALL)
 def read_answer(reply: Message) -> tuple[Answer, str]:
     """Return the answer of a reply as far as it can be read, and what was wrong with it (empty for nothing)."""
     if reply.has_error():
-        return Answer(None, None, None), f"the site says: {_first_line(reply.error.reason)}"
+        return Answer(None, None, None), f"the site says: {first_line(reply.error.reason)}"
     answer, fault = Answer(None, None, None), ""
     try:
         numbers = reply.content.metric_records["answer"]
@@ -113,7 +118,8 @@ def read_answer(reply: Message) -> tuple[Answer, str]:
     return answer, fault
 
 
-def _first_line(text: Any) -> str:
+def first_line(text: Any) -> str:
+    """Return the first line of what a site says, without the form in which Flower sends it."""
     lines = FLOWER_ERROR.sub(r"\1: \2", str(text or "unknown reason").strip()).splitlines()
     # it is shown in terminals, and a site may send control characters
     return "".join(c if c.isprintable() else "?" for c in lines[0][:200]) if lines else "unknown reason"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -17,6 +17,7 @@ from coterie._src.coordinates import Coordinates
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
+from coterie._src.federation.site_reports import EVALUATE, Request, read_report
 from coterie._src.intake import Replies
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
@@ -28,11 +29,22 @@ MAX_ATTEMPTS = 2
 
 
 class Received(NamedTuple):
-    """The answer of one client to the last question."""
+    """The reply of one client to the last question."""
 
-    answer: Answer
+    answer: Any  # an Answer or, to a request for a report, its numbers
     fault: str  # what was wrong with the reply; empty for nothing
     seconds: float
+
+
+class Exchange(NamedTuple):
+    """A question to some clients, and how their replies are read."""
+
+    records: Mapping[int, RecordDict]  # by client
+    nodes: Mapping[int, int]  # by client
+    type: str
+    group: str
+    read: Callable[[Message], tuple[Any, str]]
+    nothing: Any  # the answer of a reply that cannot be read
 
 
 class FlowerNetwork:
@@ -146,6 +158,12 @@ class FlowerNetwork:
                 self._present_nodes.add(node)
         return len(listed & self._present_nodes)
 
+    def reports(self, request: Request) -> dict[int, Received]:
+        """Ask the nodes that are present for a report, and return the numbers that came, by client; None for none."""
+        numbers, record = self.clients.assign(self.grid.get_node_ids()), request.record()
+        nodes = {client: node for node, client in numbers.items()}
+        return self._exchange(Exchange(dict.fromkeys(nodes, record), nodes, EVALUATE, EVALUATE, read_report, None))
+
     def _ask(self, question: Question, chosen: Mapping[int, int] | None = None) -> Replies:
         """Ask the nodes that are present and return their answers in the order of the clients.
 
@@ -153,14 +171,12 @@ class FlowerNetwork:
         """
         numbers = self.clients.assign(self.grid.get_node_ids())
         asked = {client: node for node, client in numbers.items() if chosen is None or client in chosen}
-        self.received = {}
-        began, ask_again = time.monotonic(), asked
-        for _ in range(MAX_ATTEMPTS):
-            if ask_again:
-                waiting = self._send(question, ask_again, chosen or {})
-                ask_again = self._collect(waiting, ask_again, began)
-        for client in asked:
-            self.unanswered[client] = 0 if client in self.received else self.unanswered.get(client, 0) + 1
+        labels = {client: (chosen or {}).get(client, OWN_CHOICE) for client in asked}
+        by_label = {label: question._replace(label=label).record() for label in set(labels.values())}
+        records = {client: by_label[label] for client, label in labels.items()}
+        self.received = self._exchange(
+            Exchange(records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None))
+        )
         clients = sorted(self.received)
         answers = [self.received[client].answer for client in clients]
         return Replies(
@@ -170,50 +186,63 @@ class FlowerNetwork:
             [answer.update for answer in answers],
         )
 
-    def _send(self, question: Question, asked: Mapping[int, int], chosen: Mapping[int, int]) -> dict[str, int]:
-        """Send the question to {client: node} and return {message id: client}."""
-        self.on_reply(len(self.received), len(self.received) + len(asked))
-        labels = {client: chosen.get(client, OWN_CHOICE) for client in asked}
-        records = {label: question._replace(label=label).record() for label in set(labels.values())}
+    def _exchange(self, exchange: Exchange) -> dict[int, Received]:
+        """Ask the clients of an exchange, and again those whose reply was lost; return what came, by client."""
+        received: dict[int, Received] = {}
+        began, ask_again = time.monotonic(), set(exchange.nodes)
+        for _ in range(MAX_ATTEMPTS):
+            if ask_again:
+                waiting = self._send(exchange, ask_again, len(received))
+                ask_again = self._collect(exchange, waiting, ask_again, received, began)
+        for client in exchange.nodes:
+            self.unanswered[client] = 0 if client in received else self.unanswered.get(client, 0) + 1
+        return received
+
+    def _send(self, exchange: Exchange, asked: set[int], received: int) -> dict[str, int]:
+        """Send the question to some clients and return {message id: client}."""
+        self.on_reply(received, received + len(asked))
         return self._mailbox.push(
             {
                 client: Message(
-                    records[labels[client]],
-                    dst_node_id=node,
-                    message_type=TYPE,
+                    exchange.records[client],
+                    dst_node_id=exchange.nodes[client],
+                    message_type=exchange.type,
                     ttl=self.deadline + 1.0,
-                    group_id=str(question.round),
+                    group_id=exchange.group,
                 )
-                for client, node in asked.items()
+                for client in exchange.nodes
+                if client in asked
             }
         )
 
-    def _collect(self, waiting: dict[str, int], asked: Mapping[int, int], began: float) -> dict[int, int]:
-        """Receive answers until no awaited client is left or the deadline is over.
+    def _collect(
+        self, exchange: Exchange, waiting: dict[str, int], asked: set[int], received: dict[int, Received], began: float
+    ) -> set[int]:
+        """Receive answers until no awaited client is left or the deadline is over; return those whose reply was lost.
 
-        Returns {client: node} of the clients whose reply was lost.
+        received: to which the answers are added.
         """
-        total = len(self.received) + len(asked)
-        awaited = set(asked) - self.not_awaited or set(asked)
-        lost: dict[int, int] = {}
+        total = len(received) + len(asked)
+        awaited = asked - self.not_awaited or asked
+        lost: set[int] = set()
         pause = POLL_SECONDS
         while waiting and time.monotonic() < began + self.deadline:
             pulled = self._mailbox.pull(waiting)
             if pulled.incomplete:
-                return lost | {client: asked[client] for client in waiting.values()}
+                return lost | set(waiting.values())
             seconds = time.monotonic() - began
             for message_id, error in pulled.unreadable.items():
                 fault = f"cannot be taken apart ({error})"
-                self.received[waiting.pop(message_id)] = Received(Answer(None, None, None), fault, seconds)
+                received[waiting.pop(message_id)] = Received(exchange.nothing, fault, seconds)
             for reply in pulled.replies:
                 client = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if client is None or _failed_with(reply, ErrorCode.NODE_UNAVAILABLE):
                     continue
                 if _failed_with(reply, ErrorCode.MESSAGE_UNAVAILABLE):
-                    lost[client] = asked[client]
+                    lost.add(client)
                     continue
-                self.received[client] = Received(*_answer_of(reply, asked[client]), seconds)
-                self.on_reply(len(self.received), total)
+                received[client] = Received(*_answer_of(exchange, reply, exchange.nodes[client]), seconds)
+                self.on_reply(len(received), total)
             if awaited.isdisjoint(waiting.values()):
                 break
             pause = POLL_SECONDS if pulled.replies else min(2 * pause, MAX_POLL_SECONDS)
@@ -225,8 +254,8 @@ def _failed_with(reply: Message, *codes: int) -> bool:
     return reply.has_error() and reply.error.code in codes
 
 
-def _answer_of(reply: Message, node: int) -> tuple[Answer, str]:
+def _answer_of(exchange: Exchange, reply: Message, node: int) -> tuple[Any, str]:
     """The answer and its fault. Only the node that was asked knows the message; a reply of another node is refused."""
     if not reply.has_error() and reply.metadata.src_node_id != node:
-        return Answer(None, None, None), f"came from node {reply.metadata.src_node_id}"
-    return read_answer(reply)
+        return exchange.nothing, f"came from node {reply.metadata.src_node_id}"
+    return exchange.read(reply)

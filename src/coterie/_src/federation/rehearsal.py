@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import Synthetic
+from coterie._src.experiments.config import Config, anchored
+from coterie._src.experiments.problems import KnownTables, Synthetic
 from coterie._src.federation.deployment import free_port, write_deployment
+from coterie._src.simulation import stream
 
 POLL_SECONDS = 0.1
 
@@ -25,9 +26,12 @@ def rehearse(
     watch: called while the run is going, with the folder of the results and a function that says whether the run has
     ended; the output of the run then goes to `server/run.log` instead of the terminal.
     """
-    if not isinstance(config.problem, Synthetic):
-        raise ValueError("problem.kind: a rehearsal needs a synthetic problem; real sites have their own data")
-    clients, port = config.problem.clients, free_port()
+    if not isinstance(config.problem, Synthetic | KnownTables):
+        raise ValueError(
+            "problem.kind: a rehearsal needs a synthetic problem or a known table; sites have their own data"
+        )
+    config, port = anchored(config), free_port()
+    clients = config.problem.draw(stream(config.run.seed, 0, "data")).clients.count
     names = [f"site{i}" for i in range(clients)]
     write_deployment(folder, config, names, host="127.0.0.1", port=port, method=method, insecure=True)
     place = folder.resolve()

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from coterie._src.federation.audit import ClientAudit
+from coterie._src.federation.evaluation import SCORE_NAMES, Evaluation
 from coterie._src.federation.progress import Progress
 from coterie._src.report import number
 
@@ -39,6 +40,33 @@ def audit_table(clients: Iterable[ClientAudit], names: Mapping[str, str]) -> Tab
             escape("; ".join(one.reasons)) or "-",
         )
     return table
+
+
+TABLE = "evaluation.txt"
+"""The file with the table of the sites' scores, in the folder of a federation."""
+MODEL_NAMES = {"cluster": "of its cluster", "personal": "personal", "global": "one for all", "local": "its own alone"}
+
+
+def evaluation_table(evaluation: Evaluation) -> Table:
+    """Return a table with a row for each model that the sites compared."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("a site's model", no_wrap=True)
+    score = SCORE_NAMES[evaluation.score]
+    for name in ("test loss", *((f"test {score}", "worst tenth") if evaluation.score != "loss" else ())):
+        table.add_column(name, justify="right")
+    for model, found in evaluation.summary.items():
+        values = (found["test_loss"], *((found["test_score"], found["test_worst"]) if len(table.columns) > 2 else ()))
+        table.add_row(MODEL_NAMES[model], *("-" if math.isnan(value) else number(value, 3) for value in values))
+    return table
+
+
+def evaluation_lines(evaluation: Evaluation) -> list[str]:
+    """Return the table and the lines below it as plain text, for a log."""
+    console = Console(width=100, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(evaluation_table(evaluation))
+    table = [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+    return [*table, *evaluation.lines()]
 
 
 def federation_view(progress: Progress, age: float) -> Group:

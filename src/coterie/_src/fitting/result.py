@@ -14,6 +14,7 @@ from coterie._src.data import Clients, Encoding, without_names
 from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.changes import Changes
 from coterie._src.experiments.outcome import Row
+from coterie._src.experiments.personal import PersonalModel, personal_model
 from coterie._src.fitting.inputs import numbers
 from coterie._src.membership import Membership, cluster_of
 from coterie._src.metrics import Metrics
@@ -136,7 +137,9 @@ class Result:
         """
         if (client is None) == (cluster is None):
             raise ValueError("predict: name a client or a cluster, and not both")
-        model = self._model_of(client, cluster)
+        return self._predicted(self._model_of(client, cluster), x)
+
+    def _predicted(self, model: NDArray[Any], x: Any) -> NDArray[Any]:
         values = self._features(x)
         task = self._task_on(values, np.zeros(len(values)))
         if not hasattr(task, "predict"):
@@ -175,14 +178,41 @@ class Result:
         int
             The cluster, or -1.
         """
+        task = self._new_client(x, y)
+        return cluster_of(task, like(self.centres, task.clients.features), None if nearest else self.membership)
+
+    def personalise(self, x: ArrayLike | Any, y: ArrayLike | None = None, *, nearest: bool = False) -> PersonalModel:
+        """The model of a new client: fitted to its samples and shrunk towards the model of its cluster.
+
+        A client that fits no cluster, as `assign` judges it, has a model of its own.
+
+        Parameters
+        ----------
+        x : array of shape (n, columns), or frame
+            Features, as for `predict`.
+        y : array of shape (n,)
+            Targets; None for the mean task.
+        nearest : bool, default False
+            The client is in the cluster of lowest loss in any case.
+
+        Returns
+        -------
+        PersonalModel
+            With `predict(x)`, `model`, `cluster`, `shrinkage` and `anchor`.
+        """
+        membership = None if nearest else self.membership
+        return personal_model(self._new_client(x, y), self.centres, membership, self._predicted)
+
+    def _new_client(self, x: Any, y: Any) -> Task:
+        """The task on the samples of a new client."""
         values, needed = self._features(x), self._task.clients.targets is not None
         if (y is not None) != needed:
             raise ValueError("y must be given: the task has targets" if needed else "y: the task has no targets")
         targets = np.zeros(len(values)) if y is None else numbers("y", y)
         if targets.shape != (len(values),):
             raise ValueError(f"y must have shape ({len(values)},), got {targets.shape}")
-        task = self._task_on(values, targets)
-        return cluster_of(task, like(self.centres, task.clients.features), None if nearest else self.membership)
+        task: Task = self._task_on(values, targets)
+        return task
 
     def _features(self, x: Any) -> NDArray[Any]:
         values = numbers("x", without_names("x", x)) if self.encoding is None else self.encoding.features(x)

@@ -239,7 +239,7 @@ def fit(
         rows,
         sentences.get(chosen.name, ""),
         federation.clients.names,
-        found,
+        METHODS["local"].task(setup.setting(setup.stream("buckets"))),
         task_name,
         classes,
         added,

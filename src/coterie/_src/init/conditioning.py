@@ -11,10 +11,9 @@ ignored. A client with a Hessian above `LARGEST` times the typical norm counts l
 updates alike. With a share β < ½ of false Hessians in a cluster the mean is at least (1 − β) times the honest one, so
 that the step is at most 1/(1 − β) < 2 times as long as a Newton step in any direction, of which `SHARE` is taken.
 
-One limit is left. If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by
-the noise that the client's own Hessian allows. Byzantine clients with a Hessian that is large along one common
-direction v, up to `LARGEST` times the typical norm, may then shift their updates along v by as many standard deviations
-more as the root of their Hessian there is larger, and they determine the centre along v (see `hessian-leverage`).
+If the clients' Hessians differ by more than chance (`Conditioning.specific`), an update is judged by the noise that the
+client's own Hessian allows. What Byzantine clients gain by a Hessian that is large along a common direction is bounded
+by a test of all of them together (`leverage`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from scipy.linalg.lapack import spotrf
 from coterie._src.aggregators import Aggregator, Mean, per_cluster, shares_per_cluster
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
+from coterie._src.init.leverage import bounded_leverage
 from coterie._src.intake import admit
 from coterie._src.network import Network
 
@@ -55,6 +55,8 @@ AXIS = 1e-13
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
+BLOCK = 1 << 18
+"""The numbers of the Hessians that are transformed at once: 2 MB."""
 MAX_NUMBERS = 1 << 25
 """Hessians are asked for if they have at most this many entries in all: 256 MB."""
 
@@ -77,6 +79,7 @@ class Conditioning:
         where it is less than `SPECIFIC`.
     samples : the median number of samples of a client.
     number : the condition number of the second moments that the coordinates remove.
+    byzantine : at most so many clients are Byzantine.
     """
 
     coordinates: Coordinates
@@ -85,6 +88,7 @@ class Conditioning:
     specific: float
     samples: float
     number: float = 1.0
+    byzantine: int = 0
 
     def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
         """The same coordinates with the Hessians at other centres, each client's at the centre that labels names.
@@ -94,7 +98,8 @@ class Conditioning:
         """
         clients, matrices = ask_hessians(network, centres, labels)
         basis = self.coordinates.basis
-        hessians, leverages = _usable(clients, basis.T @ matrices @ basis, len(self.leverages))
+        inner = _transformed(matrices, basis)
+        hessians, leverages = _usable(clients, inner, _norms(inner), len(self.leverages))
         return replace(self, hessians=hessians * leverages[:, None, None].astype(np.float32))
 
     def newton(
@@ -181,12 +186,21 @@ def selected_rows(
 ) -> SelectedRows:
     """The rows R_j u_i, or those which the rule keeps when it judges R_i u_i, where the clients' Hessians differ.
 
-    Then their Newton step is that of the kept rows, with the mean Hessian of these.
+    Of these, clients with much information that differ together from the others along one direction are left out, too
+    (`leverage`). Then the Newton step is that of the kept rows, with the mean Hessian of these.
     """
     clusters, judged = len(newton.roots), newton.standardised(updates)
     shares = None if judged is None else shares_per_cluster(rule, judged, newton.labels, clusters, weights)
-    if shares is None:
+    if judged is None or shares is None:
         return SelectedRows(rule, newton.clients, newton.labels, newton.rows(updates), weights, newton)
+    for j in range(clusters):
+        members = np.flatnonzero((newton.labels == j) & (shares > 0))
+        if len(members):
+            noise = float(np.median(shares[members] * (judged[members] ** 2).sum(axis=1))) / judged.shape[1]
+            hessians = conditioning.hessians[newton.clients[members]]
+            shares[members] = bounded_leverage(
+                hessians, updates[members], shares[members], noise, conditioning.byzantine
+            )
     kept = np.flatnonzero(shares)
     clients, labels, counts = newton.clients[kept], newton.labels[kept], shares[kept]
     maps = conditioning.newton(clients, labels, clusters, counts, standardise=False)
@@ -270,7 +284,7 @@ def condition(
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
-        inner = basis.T @ matrices @ basis
+        inner = _transformed(matrices, basis)
         scales = _typical(_variation(inner, diagonals, units, basis), byzantine)
         kept = scales > 0
         root = np.sqrt(scales[kept])
@@ -280,9 +294,9 @@ def condition(
         weights = _trace_weights(np.einsum("crr->c", inner), byzantine, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
-    hessians, leverages = _usable(clients, inner, len(sizes))
     samples = float(np.median(sizes))
-    norms = np.linalg.norm(inner, axis=(1, 2))
+    norms = _norms(inner)
+    hessians, leverages = _usable(clients, inner, norms, len(sizes))
     away = norms**2 - 2 * np.einsum("crr->c", inner) + inner.shape[1]
     by_chance = (np.einsum("crr->c", inner) ** 2 + norms**2) / np.maximum(sizes[clients], 1.0)
     specific = 1 - float(np.median(by_chance)) / max(float(np.median(away)), 1e-300)
@@ -293,6 +307,7 @@ def condition(
         min(specific, 0.999) if specific >= SPECIFIC else 0.0,
         samples,
         number,
+        byzantine,
     )
 
 
@@ -303,18 +318,42 @@ def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
     return found
 
 
-def _usable(clients: Ints, inner: Floats, count: int) -> tuple[Floats, Floats]:
-    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients."""
+def _usable(clients: Ints, inner: Floats, norms: Floats, count: int) -> tuple[Floats, Floats]:
+    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients.
+
+    norms: (c,), of these. Where a Hessian cannot be used, it and its norm become those of I in place.
+    """
     identity = np.eye(inner.shape[1])
-    inner[~_positive(inner)] = identity
-    norms = np.linalg.norm(inner, axis=(1, 2))
+    unusable = ~_positive(inner)
+    inner[unusable], norms[unusable] = identity, np.linalg.norm(identity)
     leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
     hessians[np.setdiff1d(np.arange(count), clients)] = identity
     if len(clients):
         sizes = norms / (LARGEST * max(float(np.median(norms)), 1e-300))
         leverages[clients] = np.maximum(np.minimum(1.0, 1 / np.maximum(sizes, 1e-300)) ** 2, 1e-30)
-        hessians[clients] = inner / np.maximum(1.0, sizes / HUGE)[:, None, None]
+        for rows in _blocks(inner):
+            hessians[clients[rows]] = inner[rows] / np.maximum(1.0, sizes[rows] / HUGE)[:, None, None]
     return hessians, leverages
+
+
+def _blocks(matrices: Floats) -> list[slice]:
+    """Slices of the matrices of about `BLOCK` numbers each."""
+    step = max(1, BLOCK // max(1, matrices[:1].size))
+    return [slice(start, start + step) for start in range(0, len(matrices), step)]
+
+
+def _transformed(matrices: Floats, basis: Floats) -> Floats:
+    """(c, r, r), BᵀH_iB for (c, d, d) matrices H_i, a block at a time: what is read is still in the cache."""
+    found = np.empty((len(matrices), basis.shape[1], basis.shape[1]))
+    for rows in _blocks(matrices):
+        np.matmul(basis.T @ matrices[rows], basis, out=found[rows])
+    return found
+
+
+def _norms(matrices: Floats) -> Floats:
+    """(c,): the Frobenius norms."""
+    parts = [np.linalg.norm(matrices[rows], axis=(1, 2)) for rows in _blocks(matrices)]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def _typical(values: Floats, byzantine: int) -> Floats:

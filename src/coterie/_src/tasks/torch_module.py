@@ -24,8 +24,10 @@ from coterie._src.data import Clients
 from coterie._src.data.clients import Block
 from coterie._src.kernels.elkan import AssignmentCache
 from coterie._src.kernels.perceptron import SparseSamples, perceptron_outputs, perceptron_slopes, sparse_samples
+from coterie._src.tasks import proximal
 from coterie._src.tasks import torch_pieces as pieces
 from coterie._src.tasks.base import Response, assign
+from coterie._src.tasks.shrinkage import Anchor
 from coterie._src.tasks.torch_dual import (
     Head,
     Layout,
@@ -297,13 +299,18 @@ class NetworkTask:
         self._each_piece(answer)
         return found
 
-    def _update(self, own: Tensor, block: Block, training: LocalTraining | None) -> Tensor:
-        """(c, dim): the gradients of a block's clients at their (c, dim) models, or the updates of their training."""
+    def _update(
+        self, own: Tensor, block: Block, training: LocalTraining | None, penalties: Tensor | None = None
+    ) -> Tensor:
+        """(c, dim): the gradients of a block's clients at their (c, dim) models, or the updates of their training.
+
+        penalties: (c, 1), λ of a penalty λ/2·‖θ − own‖², by proximal steps.
+        """
         slopes: Callable[..., Tensor] = vmap(grad(self._risk))
         targets = _targets(block)
         if training is None:
             return slopes(own, block.features, targets).detach()
-        if self._head is not None and self._in_dual(block.features.shape[1], training):
+        if penalties is None and self._head is not None and self._in_dual(block.features.shape[1], training):
             first = self._head.own_first(own, block.features)
             initial = own[:, self._head.size :]
             gram = self._gram(self._head, block)
@@ -318,6 +325,8 @@ class NetworkTask:
             slope = slopes(current, block.features[:, rows], targets[:, rows]).detach()
             momentum = training.momentum * momentum + slope
             current = current - training.step * momentum
+            if penalties is not None:
+                current = own + (current - own) / (1.0 + training.step * penalties)
         return own - current
 
     @cached_property
@@ -380,12 +389,82 @@ class NetworkTask:
 
     def minimisers(self, ridge: float = 0.0) -> Tensor:
         """(m, dim): a short local fit from `origin`, since the minimiser of a network cannot be computed."""
-        fit = self.fit or self.training or LocalTraining(steps=30)
+        fit = self._own_training
         start = self.parameters() if self.origin is None else self.origin
         rows = [
             start - self._update(start.expand(block.stop - block.start, -1), block, fit) for block in self._pieces()
         ]
         return torch.cat(rows) / (1.0 + ridge)
+
+    @property
+    def _own_training(self) -> LocalTraining:
+        """The training by which a client computes its own model."""
+        return self.fit or self.training or LocalTraining(steps=30)
+
+    def personalised(self, centres: Tensor | None, labels: Ints | None) -> tuple[Tensor, Floats, tuple[Anchor, ...]]:
+        """As `coterie._src.client.personalise`, by proximal training; see `proximal`.
+
+        Every candidate is trained on three quarters of a client's samples and judged on the others. That of the
+        client's choice is then trained on all of them. A client with too few samples keeps the model of its cluster.
+        """
+        count = self.clients.count
+        choices = np.full(count, proximal.OWN)
+        anchors = torch.zeros((count, self.dim), dtype=self.clients.features.dtype, device=self.clients.features.device)
+        if centres is not None and labels is not None:
+            near = proximal.in_a_cluster(centres, labels)
+            choices[near] = proximal.KEEP
+            anchors[torch.from_numpy(near)] = centres.detach()[torch.from_numpy(labels[near])].to(anchors)
+            split = proximal.validation_split(self.clients)
+            if split.validation is not None and near.any():
+                judged = np.flatnonzero(near[split.validation.owners])
+                if len(judged):
+                    choices[split.validation.owners[judged]] = self._choices(split, judged, anchors)
+        models = anchors.clone()
+        trained = np.flatnonzero((choices >= 0) & (choices != proximal.OWN))
+        if len(trained):
+            penalties = np.array(proximal.PENALTIES)[choices[trained]]
+            some = self.on(self.clients.take(trained))
+            models[torch.from_numpy(trained)] = some.trained_near(anchors[torch.from_numpy(trained)], penalties)
+        alone = np.flatnonzero(choices == proximal.OWN)
+        if len(alone):
+            models[torch.from_numpy(alone)] = self.on(self.clients.take(alone)).minimisers().to(models)
+        return models, proximal.shrinkage_of(choices), proximal.anchors_of(choices)
+
+    def _choices(self, split: proximal.Split, judged: Ints, anchors: Tensor) -> Ints:
+        """The choices of some clients, by their validation samples. judged: their numbers among those."""
+        assert split.validation is not None
+        owners = split.validation.owners[judged]
+        learning, near = self.on(split.rest.take(owners)), anchors[torch.from_numpy(owners)]
+        validation = self.on(split.validation.clients.take(judged))
+        losses = [validation.sample_losses(near)]  # one candidate after the other: a model for every client is large
+        for penalty in proximal.PENALTIES:
+            losses.append(validation.sample_losses(learning.trained_near(near, np.full(len(near), penalty))))
+        losses.append(validation.sample_losses(learning.minimisers()))
+        return np.array([proximal.chosen([each[client] for each in losses]) for client in range(len(judged))])
+
+    def trained_near(self, anchors: Tensor, penalties: Floats) -> Tensor:
+        """(m, dim), (m,) -> (m, dim): the models after proximal training from each client's anchor."""
+        training, strength = self._own_training, torch.from_numpy(penalties)[:, None].to(anchors)
+        found = torch.empty_like(anchors)
+        for block in self._pieces():
+            rows, samples = slice(block.start, block.stop), block.features.shape[1]
+            passes = proximal.EPOCHS * math.ceil(samples / min(training.batch or samples, samples))
+            near = anchors[rows]
+            found[rows] = near - self._update(near, block, training._replace(steps=passes), strength[rows])
+        return found
+
+    def sample_losses(self, models: Tensor) -> list[Floats]:
+        """(m, dim) -> for each client the losses of its own samples under its own model."""
+        found: list[Floats] = []
+
+        def each(model: Tensor, samples: Tensor, targets: Tensor) -> Tensor:
+            return self.loss(self._apply(self.layout.unflatten(model), samples), targets)
+
+        for block in self._pieces():
+            with torch.no_grad():
+                losses = vmap(each)(models[block.start : block.stop], block.features, _targets(block))
+            found.extend(as_numpy(losses).astype(np.float64))
+        return found
 
     def curvatures(self) -> Floats:
         raise ValueError("algorithm.step: auto needs a curvature, which a module does not have; give a number")
