@@ -101,15 +101,3 @@ def test_values_come_back_and_names_may_be_numbers() -> None:
 def test_the_oracle_has_no_diagnostics() -> None:
     drawn = ct.mixed_regression(0, clients=20, clusters=2, dim=5)
     assert ct.fit(drawn, clusters=2, method="oracle").diagnostics is None
-
-
-def test_diagnostics_are_read_back_from_plain_values() -> None:
-    """The same lines, also where something is not known: infinite, or not a number."""
-    names = [f"c{i}" for i in range(9)]
-    for found in (
-        Diagnostics(2.5, (0, 2), (3, 4), (), 12.0, 1, 0.5, 2, 3),
-        Diagnostics(math.inf, (), (), (1,), math.nan, 0, math.nan, -1, 0),
-    ):
-        plain = json.loads(json.dumps(found.as_dict()))
-        assert Diagnostics.from_dict(plain).lines(names) == found.lines(names)
-        assert Diagnostics.from_dict(plain).as_dict() == found.as_dict()

@@ -298,6 +298,11 @@ def federation(tmp_path: Path) -> Path:
             for row in rows:
                 names = ", ".join(row)
                 audit.execute(f"INSERT INTO replies ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+    evaluation = {"score": "R²", "lines": ["held-out scores as 2 of 8 sites report them", NAMES[1]]}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    (folder / "clients.csv").write_text(
+        "client,cluster,cluster_score,report\noslo,0,0.9,accepted\nbern,1,0.7,accepted\n"
+    )
     (tmp_path / "server" / "nodes").mkdir()
     (tmp_path / "server" / "nodes" / "<script>oslo.json").write_text('{"node-id": 103}')
     (tmp_path / "server" / "nodes" / "bern.json").write_text('{"node-id": 105}')
@@ -317,8 +322,16 @@ def test_the_page_of_a_federation(federation: Path) -> None:
     assert "No reply in the last round from 1 sites" in words
     assert ["accepted in the last round", "6"] in [found.texts[i : i + 2] for i in range(len(found.texts))]
     tips = [attributes["data-tip"] for _, attributes in found.tags if "data-tip" in attributes]
-    assert len(tips) == 8 * 5
+    assert len(tips) == 8 * 5 + 2
+    assert "oslo: 0.9\ncluster 0" in tips
+    assert NAMES[1] in found.texts
     assert "bern, round 5: silent" in tips
+
+
+def test_an_evaluation_that_is_none_is_one_line(federation: Path) -> None:
+    (federation / "evaluation.json").write_text('{"lines": 3}')
+    with pytest.raises(ValueError, match=r"evaluation\.json: is not the evaluation of a federation"):
+        federation_page(federation)
 
 
 def test_the_command_finds_out_that_a_folder_is_a_federation(federation: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections import Counter
@@ -15,13 +16,16 @@ from safetensors.numpy import load_file
 
 from coterie._src.federation.audit import MIN_COMPARED, ClientAudit, audit_clients, site_names
 from coterie._src.federation.checkpoint import Checkpoint
+from coterie._src.federation.evaluation import CLIENTS, SUMMARY
 from coterie._src.federation.progress import Progress, read_progress
 from coterie._src.report.html.colours import SHADES
+from coterie._src.report.html.figures.clients import strips
 from coterie._src.report.html.figures.clusters import Member, cluster_bars
 from coterie._src.report.html.markup import Markup, element, joined, named
 from coterie._src.report.html.page import copyable, model_links, notes, page, section, sentences
 from coterie._src.report.html.svg import LINE, WIDTH, at, figure, text
 from coterie._src.report.html.tables import Cell, Column, number_cell, table
+from coterie._src.report.run_record import read_rows
 
 MAX_ROUNDS = 60
 """The rounds of the map, at most; beyond, every s-th is drawn."""
@@ -57,6 +61,7 @@ def federation_page(folder: Path) -> str:
         *section("look", "Sites worth a look", _ranking(sites, names)),
         *section("sites", "Sites", _sites(rows, sites, names, last), _map(rows, sites, names)),
         *section("clusters-of-sites", "Clusters", _members(sites, names)),
+        *section("scores", "Held-out scores", *_scores(folder)),
         *section("models", "Models", _models(folder)),
         *section("configuration", "Configuration", _configuration(folder)),
     ]
@@ -185,6 +190,19 @@ def _members(sites: Sequence[ClientAudit], names: Mapping[int, str]) -> Markup:
         cluster_bars(members, "Sites per cluster", "when they last answered", "cluster-sizes", "sites"),
         sentences(lines),
     )
+
+
+def _scores(folder: Path) -> list[Markup | None]:
+    """What the sites report about the models, in words and as strips; nothing where they were not asked."""
+    file = folder / SUMMARY
+    if not file.is_file():
+        return []
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        lines, score = [str(line) for line in found["lines"]], str(found["score"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: is not the evaluation of a federation ({error})") from None
+    return [sentences(lines), strips(read_rows(folder / CLIENTS, ("client",), ("cluster",)), score)]
 
 
 def _models(folder: Path) -> Markup | None:

@@ -163,12 +163,12 @@ def read_run(folder: Path) -> RunRecord:
     except ValueError:
         config = None
     return RunRecord(
-        folder, summary, config, text, **{name: _rows(folder / f"{name}.csv", *COLUMNS[name]) for name in COLUMNS}
+        folder, summary, config, text, **{name: read_rows(folder / f"{name}.csv", *COLUMNS[name]) for name in COLUMNS}
     )
 
 
-def _rows(file: Path, texts: Sequence[str], whole: Sequence[str]) -> list[Row]:
-    """The rows of a file, which must have these columns; those of `whole` hold whole numbers."""
+def read_rows(file: Path, texts: Sequence[str], whole: Sequence[str]) -> list[Row]:
+    """The rows of a CSV file, none where it is missing; it must have these columns, in `whole` with whole numbers."""
     if not file.is_file():
         return []
     try:

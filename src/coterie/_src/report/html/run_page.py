@@ -14,7 +14,7 @@ from coterie._src.diagnostics import Diagnostics
 from coterie._src.experiments.plan import plan
 from coterie._src.experiments.problems import ClientTables
 from coterie._src.experiments.summary import METRICS, Statistic
-from coterie._src.report.html.figures.clients import Placed, Scored, directions, strip
+from coterie._src.report.html.figures.clients import SCORES, Placed, directions, strips
 from coterie._src.report.html.figures.clusters import Member, Move, cluster_bars, flow
 from coterie._src.report.html.figures.methods import convergence, intervals
 from coterie._src.report.html.figures.style import styles, swatch
@@ -28,13 +28,6 @@ from coterie._src.theory import Constants
 
 PRIMARY = ("matched_dist", "accuracy", "test_loss", "loss")
 """The metrics by which methods are compared, the best first."""
-SCORES = {
-    "cluster": "by the cluster's model",
-    "personal": "by the client's personal model",
-    "global": "by one model for all",
-    "local": "by what the client learns alone",
-}
-"""The columns NAME_score of clients.csv."""
 AUDITED = (
     ("trimmed", "trimmed", "share of its coordinates that were among the outermost of its cluster"),
     ("refused", "refused", "share of the rounds in which its reply was refused"),
@@ -77,7 +70,7 @@ def sections(record: RunRecord) -> list[Section]:
         *section("methods", "Methods", _methods_table(record), _intervals(record)),
         *section("rounds", "Rounds", _convergence(record)),
         *section("clusters-of-clients", "Clusters", _clusters(record)),
-        *section("scores", "Held-out scores", _comparisons(record), _strips(record)),
+        *section("scores", "Held-out scores", _comparisons(record), strips(_scores(record), _score_name(record))),
         *section("clients", "Clients", _clients_table(record)),
         *section("diagnostics", "Diagnostics", _diagnostics(record), _changes(record)),
         *section("theory", "What the theorems say", _theory(record)),
@@ -212,17 +205,6 @@ def _scores(record: RunRecord) -> list[dict[str, str]]:
 def _comparisons(record: RunRecord) -> Markup | None:
     told = record.summary.comparisons.get(record.first, {})
     return sentences([f"{name}: {line}" for name, line in told.items()])
-
-
-def _strips(record: RunRecord) -> Markup | None:
-    rows, score = _scores(record), _score_name(record)
-    made = []
-    for name, words in SCORES.items():
-        scored = [Scored(row["client"], int(row["cluster"]), as_number(row.get(f"{name}_score"))) for row in rows]
-        drawn = strip(scored, f"held-out {score} {words}", f"strip-{name}")
-        if drawn is not None:
-            made.append((words, drawn))
-    return choice("strips", f"{score[0].upper()}{score[1:]}", made)
 
 
 def _clients_table(record: RunRecord) -> Markup | None:

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from coterie._src.report.html.figures.style import capitalised, cluster_class, cluster_name
 from coterie._src.report.html.markup import Markup, element, joined
-from coterie._src.report.html.svg import LINE, WIDTH, Scale, at, figure, horizontal_axis, line, short, spread, text
+from coterie._src.report.html.svg import (
+    LINE,
+    WIDTH,
+    Scale,
+    at,
+    choice,
+    figure,
+    horizontal_axis,
+    line,
+    short,
+    spread,
+    text,
+)
+from coterie._src.report.run_record import as_number
+
+SCORES = {
+    "cluster": "by the cluster's model",
+    "personal": "by the client's personal model",
+    "global": "by one model for all",
+    "local": "by what the client learns alone",
+}
+"""The columns NAME_score of clients.csv."""
 
 
 class Scored(NamedTuple):
@@ -66,6 +87,17 @@ def strip(clients: Sequence[Scored], label: str, name: str) -> Markup | None:
            + (f" and {len(beyond) - 8} more" if len(beyond) > 8 else "") + "." if beyond else "")
     )  # fmt: skip
     return figure(name, f"{capitalised(label)}", y + 2.6 * LINE, joined(*parts), words)
+
+
+def strips(rows: Sequence[Mapping[str, str]], score: str) -> Markup | None:
+    """The rows of clients.csv as strips, one figure for each model that has scores; score: what they are called."""
+    made = []
+    for name, words in SCORES.items():
+        scored = [Scored(row["client"], int(row["cluster"]), as_number(row.get(f"{name}_score"))) for row in rows]
+        drawn = strip(scored, f"held-out {score} {words}", f"strip-{name}")
+        if drawn is not None:
+            made.append((words, drawn))
+    return choice("strips", capitalised(score), made)
 
 
 def _swarm(places: Sequence[float], radius: float = 4.2) -> tuple[list[tuple[float, float]], float]:
