@@ -141,8 +141,8 @@ def best_count(scores: Scores, method: str, condition: str) -> Name | None:
 def difference(one: Floats, other: Floats) -> tuple[float, float | None]:
     """The mean of the paired differences and its standard error.
 
-    >>> difference(np.array([0.5, 0.7]), np.array([0.4, 0.4]))
-    (0.2, 0.09999999999999999)
+    >>> difference(np.array([0.5, 1.0]), np.array([0.5, 0.5]))
+    (0.25, 0.25)
     """
     each = one - other
     error = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 and np.isfinite(each).all() else None
