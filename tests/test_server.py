@@ -125,7 +125,7 @@ def test_a_byzantine_minority_does_not_choose_the_step() -> None:
 
 def honest_curvatures(rng: np.random.Generator, clients: int, dim: int = 100) -> np.ndarray:
     """λ_max = (1 + √(d/n_i))² and trace/n = d/n_i of clients with very different numbers of samples."""
-    ratio = dim / rng.integers(20, 500, clients)
+    ratio = dim / np.exp(rng.uniform(np.log(5), np.log(3000), clients))
     return np.stack([(1 + np.sqrt(ratio)) ** 2, ratio], axis=1)
 
 

@@ -54,6 +54,15 @@ def test_a_group_that_determines_a_direction_is_left_out() -> None:
     assert (found[:-BYZANTINE] == 0).sum() <= 1
 
 
+def test_clients_that_were_left_out_no_longer_count() -> None:
+    """With a bound that is not reached, the rest passes the same test."""
+    for seed in range(5):
+        hessians, updates = attacked(seed, shift=1.5)
+        kept = np.flatnonzero(bounded_leverage(hessians, updates, ONES, 1.0, 15))
+        assert CLIENTS - 15 < len(kept) < CLIENTS
+        assert (bounded_leverage(hessians[kept], updates[kept], ONES[kept], 1.0, 15) == 1).all()
+
+
 def test_no_more_than_the_bound_are_left_out() -> None:
     for bound in (0, 1, 4):
         found = bounded_leverage(*attacked(1, shift=5.0, byzantine=bound + 2), ONES, 1.0, bound)

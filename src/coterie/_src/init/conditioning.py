@@ -257,8 +257,8 @@ def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, 
     replies = network.hessians(centres, labels)
     accepted = admit(replies, clients=network.count, clusters=int(centres.shape[0]), round=-1, like=form)
     rows = as_numpy(accepted.updates)
-    usable = np.abs(rows).max(axis=1, initial=0.0) < 1e150  # squares stay finite
-    return accepted.clients[usable], unpacked(rows[usable], dim)
+    usable = (rows.max(axis=1) < 1e150) & (rows.min(axis=1) > -1e150)  # squares stay finite
+    return accepted.clients[usable], unpacked(rows if usable.all() else rows[usable], dim)
 
 
 def condition(
@@ -331,8 +331,13 @@ def _usable(clients: Ints, inner: Floats, norms: Floats, count: int) -> tuple[Fl
     if len(clients):
         sizes = norms / (LARGEST * max(float(np.median(norms)), 1e-300))
         leverages[clients] = np.maximum(np.minimum(1.0, 1 / np.maximum(sizes, 1e-300)) ** 2, 1e-30)
-        for rows in _blocks(inner):
-            hessians[clients[rows]] = inner[rows] / np.maximum(1.0, sizes[rows] / HUGE)[:, None, None]
+        huge = sizes > HUGE
+        with np.errstate(over="ignore"):  # of the huge ones
+            if np.array_equal(clients, np.arange(count)):
+                hessians[:] = inner
+            else:
+                hessians[clients] = inner
+        hessians[clients[huge]] = inner[huge] / (sizes[huge] / HUGE)[:, None, None]
     return hessians, leverages
 
 
