@@ -156,6 +156,16 @@ def test_a_column_that_varies_for_one_client_alone_is_scaled_by_that_client(
     assert np.linalg.norm(coordinates.basis, axis=0).max() < 100 * np.sqrt(SAMPLES) * number
 
 
+@pytest.mark.parametrize("size", [1.0, 3.0, 5.0, 7.0])
+def test_negative_hessians_take_no_axis(size: float, rng: np.random.Generator) -> None:
+    """They are outweighed in the plain mean, but not in one in which the honest Hessians count less."""
+    matrices = hessians(rng)
+    forged = -size * matrices[:8]
+    coordinates = conditioned(np.concatenate([matrices, forged]), 8).coordinates
+    assert coordinates.dim == DIM
+    assert number_of(in_coordinates(matrices.mean(axis=0), coordinates)) < 3
+
+
 def test_no_client_with_an_answer_or_with_a_positive_one_gives_no_coordinates() -> None:
     nobody = np.zeros(0, dtype=np.int64)
     assert condition(np.zeros((0, 3, 3)), nobody, np.ones(4), 0) is None

@@ -100,3 +100,16 @@ def test_few_clients_are_not_tested() -> None:
     hessians, updates = attacked(1, shift=100.0)
     assert (bounded_leverage(hessians[-7:], updates[-7:], np.ones(7), 1.0, 3) == 1).all()
     assert (bounded_leverage(hessians[-18:], updates[-18:], np.ones(18), 1.0, 3) == 0).any()
+
+
+@pytest.mark.parametrize("dim", [3, 50])
+def test_hessians_that_are_negative_by_rounding_do_not_stop_the_server(dim: int, rng: np.random.Generator) -> None:
+    """A Hessian counts as positive semidefinite down to −1e-5 of its trace: Byzantine clients may go that far, too."""
+    axes = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    values = np.full((20, dim), 1e-7)
+    values[:, 0], values[:, 1] = 1.0, -0.9e-5
+    values[:3, 0] = 1.1  # the clients of most information
+    matrices = ((axes * values[:, None, :]) @ axes.T).astype(np.float32)
+    found = bounded_leverage(matrices, 1e-3 * rng.standard_normal((20, dim)), np.ones(20), 1.0, 3)
+    assert np.isfinite(found).all()
+    assert np.count_nonzero(found) >= 17

@@ -50,8 +50,9 @@ allow steps that get longer and longer."""
 RANK = {"float32": 1e-12, "float64": 1e-13}
 """By the precision of the centres: directions in which the features vary by less than this share of the largest
 variance are left out, since the gradients along them are rounding errors."""
-AXIS = 1e-13
-"""The rounding error of an axis, as a share of its length in the units of the columns."""
+AXIS, ROUNDING = 1e-13, 16.0
+"""The rounding error of an axis, as a share of its length in the units of the columns, and that of the product of axes
+and a Hessian, in typical ones (see `_variation`)."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
@@ -287,6 +288,8 @@ def condition(
         inner = _transformed(matrices, basis)
         scales = _typical(_variation(inner, diagonals, units, basis), byzantine)
         kept = scales > 0
+        if not kept.any():
+            return None
         root = np.sqrt(scales[kept])
         basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
         inner /= root * root[:, None]
@@ -371,15 +374,16 @@ def _typical(values: Floats, byzantine: int) -> Floats:
 def _variation(inner: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
     """(c, r): the diagonals of BᵀH_iB, 0 where they are no more than rounding errors, as where no feature varies.
 
-    A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, and the product is
-    rounded by so much times ε. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so
-    that none can hide the variation of the others.
+    A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, so that the rounding
+    errors of all terms, which are independent, add up to about ε·Σ_j b_j² H_jj; `ROUNDING` times that is certainly
+    more. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so that none can hide the
+    variation of the others.
 
     inner: (c, r, r). diagonals: (c, d), of H_i. units: (d,), of the columns.
     """
     roots = np.sqrt(diagonals)
     scaled = np.where(units > 0, units, 1.0)
-    products = len(basis) * np.finfo(np.float64).eps * (roots @ np.abs(basis)) ** 2
+    products = ROUNDING * np.finfo(np.float64).eps * (diagonals @ basis**2)
     axes = (AXIS * (roots / scaled).sum(axis=1)[:, None] * np.linalg.norm(basis * scaled[:, None], axis=0)) ** 2
     values = np.einsum("crr->cr", inner)
     return np.where(values > np.maximum(products, axes), values, 0.0)
@@ -390,14 +394,31 @@ def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) ->
 
     The axes are the eigenvectors of a second mean, in which a matrix counts by its trace in the basis.
     """
-    mean = basis.T @ np.tensordot(weights / weights.sum(), matrices, axes=1) @ basis
-    values, vectors = eigh(mean)
+    values, vectors, weights = _positive_mean(matrices, weights, basis)
     kept = values > rank * values[-1]
+    if not kept.any():
+        return basis[:, :0], 0.0
     axes = basis @ (vectors[:, kept] / np.sqrt(values[kept]))
     traces = np.tensordot(matrices, axes @ axes.T, axes=2)
     tilt = np.clip(traces / max(float(np.median(np.abs(traces))), 1e-300), 0.0, 1e3) * weights
     other = axes.T @ np.tensordot(tilt / max(tilt.sum(), 1e-300), matrices, axes=1) @ axes
     return axes @ eigh(other)[1], float(values[-1] / values[kept][0])
+
+
+def _positive_mean(matrices: Floats, weights: Floats, basis: Floats) -> tuple[Floats, Floats, Floats]:
+    """The eigenvalues and eigenvectors of the weighted mean in a basis, and the weights.
+
+    A matrix that makes this mean negative along a direction, by more than rounding, has the weight 0: negative ones
+    that are outweighed in the plain mean are not where outlying honest ones count less.
+    """
+    while True:
+        mean = basis.T @ np.tensordot(weights / max(weights.sum(), 1e-300), matrices, axes=1) @ basis
+        values, vectors = eigh(mean)
+        along = basis @ vectors[:, values < -1e-6 * np.abs(values).max()]
+        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < 0).any(axis=1) & (weights > 0)
+        if not negative.any():
+            return values, vectors, weights
+        weights = np.where(negative, 0.0, weights)
 
 
 def _without_negative(clients: Ints, matrices: Floats) -> tuple[Ints, Floats]:

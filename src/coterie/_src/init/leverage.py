@@ -35,6 +35,9 @@ ASCENTS = 3
 """Power iterations towards the direction along which `byzantine` clients hold most information together."""
 FEWEST = 8
 """The fewest clients of a cluster that are tested."""
+RIDGE = 3e-5
+"""Added to J_R, as a share of the trace of all: a Hessian counts as positive semidefinite down to −1e-5 of its trace,
+and the sums are of float32 numbers."""
 
 
 def bounded_leverage(hessians: Floats, updates: Floats, weights: Floats, noise: float, byzantine: int) -> Floats:
@@ -68,7 +71,7 @@ def _farthest(
     """
     dim, largest, farthest = len(total), TOO_FAR, None
     scores = weights[:, None] * updates
-    ridge = 1e-4 * np.trace(total) / dim * np.eye(dim)
+    ridge = max(1e-4 / dim, RIDGE) * np.trace(total) * np.eye(dim)
     leading = eigh(total, subset_by_index=(max(0, dim - DIRECTIONS), dim - 1))[1]
     for start in leading.T[::-1]:
         along, products, group = start, *_most_informed(hessians, weights, start, count)
