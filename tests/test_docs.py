@@ -18,6 +18,7 @@ import coterie as package
 import regenerate
 from command import coterie
 from coterie._src.experiments import as_toml, default_config, read_config
+from coterie._src.experiments.database import Database
 from coterie._src.experiments.sweep import parse_grid
 from coterie._src.studies.registry import STUDIES
 from regenerate import KEPT, MEASURED, Kept
@@ -112,6 +113,7 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
         "docs/beyond.md",
         "docs/models.md",
         "docs/sklearn.md",
+        "docs/tables.md",
         "docs/federation.md",
         "docs/report.md",
     ],
@@ -172,6 +174,14 @@ def test_the_pages_quote_many_lines(name: str, count: int, reports: dict[Path, s
     files = [kept.folder / file for kept in KEPT if kept.page == name for file in STUDIES[kept.study].reports]
     lines = {line for file in files for line in reports.get(file, "").splitlines() if line.startswith("|")}
     assert len(lines & set(page(name).splitlines())) >= count
+
+
+def test_the_single_trials_of_networks_are_those_that_were_kept() -> None:
+    rows = Database(ROOT / "docs" / "results" / "one-trial").rows()
+    lines = [line for line in page("models.md").splitlines() if line.startswith(("| 1200, 200 |", "| 4800, 50 |"))]
+    assert len(rows) == 9
+    shown = sorted(cell for line in lines for cell in line.strip("| ").split(" | ")[2:] if cell != "-")
+    assert shown == sorted(f"{100 * row['accuracy']:.2f}" for row in rows)
 
 
 def test_the_measured_slopes_are_whole(reports: dict[Path, str]) -> None:

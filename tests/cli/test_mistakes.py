@@ -20,6 +20,7 @@ SMALL = [
     ("arguments", "named"),
     [
         (["--set", "problem.clusters=99"], "problem.clusters"),
+        (["--set", "problem.clusters=auto"], "algorithm.clusters=auto"),
         (["--set", "algorithm.trim=0.5"], "algorithm.trim"),
         (["--set", "problem.byzantine=0.99"], "problem.byzantine"),
         (["--set", "problem.samples=-3"], "problem.samples"),

@@ -54,8 +54,9 @@ ROWS = [
 
 
 def test_every_condition_has_every_number_of_clusters(tmp_path: Path) -> None:
+    (tmp_path / "Exam.csv").write_text("school,normexam\n")
     found = grids(tmp_path, trials=2)
-    assert [*found] == ["schools-like"]  # the files of the others are not there
+    assert [*found] == ["schools-like", "exam"]  # the files of the others are not there
     configs = found["schools-like"].configs
     assert len(configs) == (1 + 2 * len(ATTACKS)) * 5
     assert {config.problem.clusters for config in configs} == {1, 2, 3, 5}
@@ -70,6 +71,11 @@ def test_every_condition_has_every_number_of_clusters(tmp_path: Path) -> None:
 def test_a_folder_without_the_option_is_refused() -> None:
     with pytest.raises(ValueError, match="--data: tables needs a folder with data"):
         STUDY.check_options(Options(2))
+
+
+def test_a_folder_with_none_of_the_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--data: .* must hold the files of at least one table, of ilea_school\.mat"):
+        STUDY.check_options(Options(2, data=tmp_path))
 
 
 def test_the_rivals_have_the_number_of_clusters_that_is_best_for_them() -> None:

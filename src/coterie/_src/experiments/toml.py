@@ -70,6 +70,8 @@ def override(raw: dict[str, Any], change: str) -> None:
 def parse_config(raw: dict[str, Any]) -> Config:
     """The validated configuration; a ValueError of one line names the key, the rule and the value."""
     problem = raw.get("problem")
+    if isinstance(problem, dict) and problem.get("clusters") == "auto":
+        raise ValueError("problem.clusters: must be a number; algorithm.clusters=auto estimates it")
     if isinstance(problem, dict) and "kind" not in problem:
         raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
     if isinstance(problem, dict) and problem.get("kind") in PROBLEMS.names:

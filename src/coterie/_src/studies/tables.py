@@ -57,10 +57,12 @@ def grids(data: Path, trials: int, quick: bool = False) -> dict[str, Grid]:
     Methods with clusters have 1, 2, 3 and 5 of them, and an estimated number. All methods are told the Byzantine
     fraction, and 5 % where there are no Byzantine clients. Every method appears with personal models, too.
 
-    data: the folder with the published files; tables whose files are not there are left out. quick: three tables, no
-    more than 2 clusters, and 10 % Byzantine clients.
+    data: the folder with the published files; if some of them are there, tables whose files are not are left out.
+    quick: three tables, no more than 2 clusters, and 10 % Byzantine clients.
     """
-    names = [name for name in (QUICK_TABLES if quick else KNOWN_TABLES.names) if _is_there(name, data)]
+    names: Sequence[str] = QUICK_TABLES if quick else KNOWN_TABLES.names
+    if _published(data):
+        names = [name for name in names if name in _published(data) or not KNOWN_TABLES[name].files]
     conditions = [{"problem": {"byzantine": 0.0}}]
     for byzantine in FRACTIONS[:1] if quick else FRACTIONS:
         bounds = {"max_byzantine": byzantine, "trim": byzantine}
@@ -92,8 +94,11 @@ def grids(data: Path, trials: int, quick: bool = False) -> dict[str, Grid]:
     }
 
 
-def _is_there(name: str, data: Path) -> bool:
-    return all((data / file).is_file() for file in KNOWN_TABLES[name].files)
+def _published(data: Path) -> list[str]:
+    """The tables that have published files, all of which are in this folder."""
+    return [
+        known.name for known in KNOWN_TABLES if known.files and all((data / file).is_file() for file in known.files)
+    ]
 
 
 def condition_of(row: Row) -> str:
@@ -150,21 +155,58 @@ def difference(one: Floats, other: Floats) -> tuple[float, float | None]:
 
 
 def tables_report(found: Rows) -> str:
-    """Markdown: for every table the scores, the recommended method against the best other one, and those by k."""
-    lines = []
+    """Markdown: a summary; for every table the scores, those by k, and the recommended method against the best one."""
+    lines = ["## Summary", "", *_summary(found), ""]
     for name, rows in found.items():
         metric, words = metric_of(name)
         scores, conditions = scores_of(rows, metric), conditions_of(rows)
         splits = len(scores[RECOMMENDED, AUTO][NO_ATTACK])
         lines += [f"## {name}", "", f"{KNOWN_TABLES[name].origin} {words} on held-out samples, {splits} splits.", ""]
         for share in FRACTIONS:
-            attacked = [one for one in conditions if one.endswith(f", {100 * share:.0f} %")]
+            attacked = [one for one in conditions if _share(one) == share]
             if attacked:
                 lines += [*_scores(scores, [NO_ATTACK, *attacked]), ""]
         lines += ["With each number of clusters, nobody Byzantine:", "", *_by_count(scores), ""]
         lines += [f"{RECOMMENDED} with an estimated number of clusters, and the best other method:", ""]
         lines += [*_against_the_best(scores, conditions), ""]
     return "\n".join(lines)
+
+
+def _summary(found: Rows) -> list[str]:
+    """Per table the recommended method beside the references without Byzantine clients, and what attacks cost it."""
+    lines = []
+    for name, rows in found.items():
+        metric, words = metric_of(name)
+        scores, conditions = scores_of(rows, metric), conditions_of(rows)
+        own = scores[RECOMMENDED, AUTO]
+        worst = []
+        for share in FRACTIONS:
+            costs = [(_cost(own, one), one) for one in conditions if _share(one) == share and one != _without(one)]
+            if costs:
+                (mean, error), condition = max(costs)
+                worst.append(f"{plus_minus(mean, error, '+.4f', '.4f')} ({condition.split(',')[0]})")
+            else:
+                worst.append("-")
+        shown = [("global", ""), ("local" + OWN, ""), ("coterie", AUTO), (RECOMMENDED, AUTO)]
+        cells = [_mean(scores[one][NO_ATTACK]) if one in scores else "-" for one in shown]
+        lines.append([f"{name}, {words}", *cells, *worst])
+    header = ["table", "global", "local" + OWN, "coterie", RECOMMENDED]
+    return table([*header, *(f"costs of the worst attack, {100 * share:.0f} %" for share in FRACTIONS)], lines)
+
+
+def _share(condition: str) -> float:
+    """The Byzantine fraction of a condition."""
+    return 0.0 if condition == NO_ATTACK else float(condition.split(", ")[1].removesuffix(" %")) / 100
+
+
+def _without(condition: str) -> str:
+    """The condition in which the clients that count as Byzantine are the same, and reply honestly."""
+    return condition if condition == NO_ATTACK else f"no attack, {condition.split(', ')[1]}"
+
+
+def _cost(own: dict[str, Floats], condition: str) -> tuple[float, float | None]:
+    """By how much an attack lowers the score of the same clients."""
+    return difference(own[_without(condition)], own[condition])
 
 
 def _methods(scores: Scores) -> list[str]:
@@ -217,15 +259,14 @@ def _against_the_best(scores: Scores, conditions: Sequence[str]) -> list[str]:
             key=lambda name: float(scores[name][condition].mean()),
         )
         ahead = difference(own[condition], scores[best][condition])
-        without = condition if condition == NO_ATTACK else f"no attack, {condition.split(', ')[1]}"
-        cost = difference(own[without], own[condition])
+        cost = _cost(own, condition)
         lines.append(
             [
                 condition,
                 _mean(own[condition]),
                 best[0] + (f", k = {best[1]}" if best[1] else ""),
                 plus_minus(*ahead, "+.4f", ".4f"),
-                "-" if condition == without else plus_minus(*cost, "+.4f", ".4f"),
+                "-" if condition == _without(condition) else plus_minus(*cost, "+.4f", ".4f"),
             ]
         )
     return table(["Byzantine", RECOMMENDED, "best other method", "ahead by", "loses to the attack"], lines)
@@ -279,6 +320,13 @@ def _grids(options: Options) -> dict[str, Grid]:
     return grids(options.data, options.trials, options.quick)
 
 
+def _check(options: Options) -> None:
+    on_cpu_only(options)
+    if options.data is not None and not _published(options.data):
+        files = [file for known in KNOWN_TABLES for file in known.files]
+        raise ValueError(f"--data: {options.data} must hold the files of at least one table, of {', '.join(files)}")
+
+
 def _figure(name: str) -> Any:
     def draw(found: Rows, path: Path, options: Options) -> None:
         if name in found:
@@ -296,7 +344,7 @@ STUDY = Study(
     trials=20,
     quick_trials=2,
     needs_data=True,
-    check=on_cpu_only,
+    check=_check,
     report_early=True,
     prints_tables=False,
 )
