@@ -113,3 +113,15 @@ def test_hessians_that_are_negative_by_rounding_do_not_stop_the_server(dim: int,
     found = bounded_leverage(matrices, 1e-3 * rng.standard_normal((20, dim)), np.ones(20), 1.0, 3)
     assert np.isfinite(found).all()
     assert np.count_nonzero(found) >= 17
+
+
+def test_what_is_left_after_large_clients_is_no_rounding_error(rng: np.random.Generator) -> None:
+    """The Hessians of the others are summed anew, and are smaller than the rounding errors of the first sum."""
+    x = rng.standard_normal((20, 60, 12))
+    matrices = (x.transpose(0, 2, 1) @ x / 60).astype(np.float32)
+    weights = np.where(np.arange(20) < 4, 1.0, 1e-9)
+    updates = rng.standard_normal((20, 12)) * 1e-3
+    updates[:4] += 50 * np.linalg.eigh(matrices[:4].sum(axis=0))[1][:, -1]
+    found = bounded_leverage(matrices, updates, weights, 1e-12, 6)
+    assert (found[:4] == 0).all()
+    assert (found[4:] > 0).sum() >= 14

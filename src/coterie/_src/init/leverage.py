@@ -47,19 +47,24 @@ def bounded_leverage(hessians: Floats, updates: Floats, weights: Floats, noise: 
     noise: σ².
     """
     found = weights.copy()
-    total = np.tensordot(weights.astype(hessians.dtype), hessians, axes=1).astype(np.float64)
     for _ in range(byzantine):
         remaining = int(np.count_nonzero(found))
         # as many as may be Byzantine, also after some were left out, since these may have been honest
         count = min(byzantine, (remaining - 1) // 2)
         if remaining < FEWEST:
             break
+        # summed anew: what is left after a subtraction may be the rounding errors of what was subtracted
+        total = _weighted_sum(found, hessians)
         farthest = _farthest(hessians, updates, found, total, noise, count)
         if farthest is None:
             break
-        total -= found[farthest] * hessians[farthest]
         found[farthest] = 0.0
     return found
+
+
+def _weighted_sum(weights: Floats, hessians: Floats) -> Floats:
+    """(r, r): Σ w_i H_i, in the precision of the Hessians."""
+    return np.asarray(np.tensordot(weights.astype(hessians.dtype), hessians, axes=1), dtype=np.float64)
 
 
 def _farthest(
@@ -79,7 +84,7 @@ def _farthest(
             ascent = products[group].sum(axis=0)
             along = ascent / max(float(np.linalg.norm(ascent)), 1e-300)
             products, group = _most_informed(hessians, weights, along, count)
-        own = np.tensordot(weights[group].astype(hessians.dtype), hessians[group], axes=1).astype(np.float64)
+        own = _weighted_sum(weights[group], hessians[group])
         factor = cho_factor(total - own + ridge, lower=True)
         step = cho_solve(factor, scores.sum(axis=0) - scores[group].sum(axis=0))
         left = scores[group] @ along - products[group] @ step
