@@ -53,6 +53,8 @@ variance are left out, since the gradients along them are rounding errors."""
 AXIS, ROUNDING = 1e-13, 16.0
 """The rounding error of an axis, as a share of its length in the units of the columns, and that of the product of axes
 and a Hessian, in typical ones (see `_variation`)."""
+RARE = 1e3
+"""The variation of a client along an axis, in typical ones, above which the axis may be known to few clients alone."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
@@ -297,6 +299,9 @@ def condition(
         weights = _trace_weights(np.einsum("crr->c", inner), byzantine, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
+    separated = _with_rare_axes(inner, matrices, units, basis, byzantine)
+    if separated is not basis:
+        basis, inner = separated, _transformed(matrices, separated)
     samples = float(np.median(sizes))
     norms = _norms(inner)
     hessians, leverages = _usable(clients, inner, norms, len(sizes))
@@ -387,6 +392,32 @@ def _variation(inner: Floats, diagonals: Floats, units: Floats, basis: Floats) -
     axes = (AXIS * (roots / scaled).sum(axis=1)[:, None] * np.linalg.norm(basis * scaled[:, None], axis=0)) ** 2
     values = np.einsum("crr->cr", inner)
     return np.where(values > np.maximum(products, axes), values, 0.0)
+
+
+def _with_rare_axes(inner: Floats, matrices: Floats, units: Floats, basis: Floats, byzantine: int) -> Floats:
+    """(d, r): the basis, in which a direction that few clients know and all others do not is an axis of its own.
+
+    Where no more than `byzantine` clients have a rare level of a category, the means in which they take part lead to an
+    axis that is only nearly orthogonal to what the others know, and what the others have along it would be its scale.
+    If they have nothing at all along a direction near it, that direction is the axis, in the scale of the few.
+    """
+    diagonals, values = np.einsum("cdd->cd", matrices), np.einsum("crr->cr", inner)
+    unknown: dict[bytes, Floats] = {}
+    change = np.eye(basis.shape[1])
+    for j in np.flatnonzero(values.max(axis=0) > RARE).tolist():
+        others = np.sort(np.argsort(values[:, j], kind="stable")[: len(values) - byzantine])
+        key = others.tobytes()
+        if key not in unknown:
+            spread, vectors = eigh(inner[others].mean(axis=0))
+            unknown[key] = vectors[:, spread < 1e-9 * spread[-1]]
+        nearest = unknown[key] @ unknown[key][j]
+        axis = basis @ nearest[:, None]
+        along = _variation(_transformed(matrices, axis), diagonals, units, axis)[:, 0]
+        if nearest[j] > 0.1 and along.any() and not along[others].any():
+            change[:, j] = nearest / np.sqrt(along[along > 0].mean())
+    if np.array_equal(change, np.eye(len(change))) or np.linalg.cond(change / np.linalg.norm(change, axis=0)) >= 1e3:
+        return basis
+    return np.asarray(basis @ change)
 
 
 def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:
