@@ -437,3 +437,23 @@ def test_hessians_are_refreshed_where_they_vary() -> None:
         known.append(state.conditioning.hessians)
     refreshed = [not np.array_equal(one, other) for one, other in pairwise(known)]
     assert refreshed == [False, True, False, True]  # in rounds 1, 3, 7, … as they are counted from 0
+
+
+@pytest.mark.parametrize("size", [3.0, 1e6])
+def test_negative_hessians_do_not_count_in_the_scales(size: float, rng: np.random.Generator) -> None:
+    """With them among the clients, and as many left out as may be Byzantine, the scales would be of any size.
+
+    Only two honest clients know the last direction, so that a mean without the largest values has nothing along it.
+    """
+    honest = hessians(rng)
+    honest[:-2, -1], honest[:-2, :, -1] = 0.0, 0.0
+    forged = np.concatenate([np.tile(-size * honest.mean(axis=0), (6, 1, 1)), honest])
+    count = len(forged)
+    alone = condition(honest, np.arange(6, count), np.full(count, float(SAMPLES)), 0)
+    found = condition(forged, np.arange(count), np.full(count, float(SAMPLES)), 6)
+    assert alone is not None
+    assert found is not None
+    np.testing.assert_array_equal(found.coordinates.basis, alone.coordinates.basis)
+    np.testing.assert_array_equal(found.hessians, alone.hessians)
+    np.testing.assert_array_equal(found.leverages, alone.leverages)
+    assert found.leverages[-2:].min() > 0.01

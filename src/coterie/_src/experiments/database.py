@@ -28,7 +28,7 @@ from coterie._src.experiments.toml import parse_config
 NUMERICS = 2
 """The version of the numerics, raised when a change of code or of a default changes results by more than rounding, so
 that old results are not used as new ones. Another order of summation, as on another processor, does not count."""
-START_NUMERICS = 3
+START_NUMERICS = 4
 """The version of the numerics of the robust starts."""
 FILE = "results.sqlite"
 ARCHIVE = "results.sqlite.xz"

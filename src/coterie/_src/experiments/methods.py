@@ -356,7 +356,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "brifca-median",

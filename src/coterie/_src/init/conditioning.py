@@ -272,23 +272,26 @@ def condition(
     The mean P of the Hessians, in which one with a larger trace(P⁻¹H_i) than typical counts less, is diagonalised
     together with the mean weighted by these traces; both change with the parameters in the same way, so that the axes
     do not depend on the units and the correlation of the features (invariant coordinate selection; Tyler, Critchley,
-    Dümbgen and Oja, 2009). Each axis is scaled by a mean over the clients without the `byzantine` largest values, so
-    that false Hessians determine no scale.
+    Dümbgen and Oja, 2009). Each axis is scaled by a mean over the clients without the largest values, as many as may be
+    Byzantine, so that false Hessians determine no scale. Clients whose Hessians are not positive semidefinite are
+    Byzantine, and no more of the others may be than are left of the bound.
     """
+    answers = len(clients)
     clients, matrices = _without_negative(clients, matrices)
+    left = max(0, byzantine - (answers - len(clients)))  # the Byzantine ones among those whose answers are possible
     diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
     if not diagonals.any():
         return None
-    units = np.sqrt(_typical(diagonals, byzantine))
+    units = np.sqrt(_typical(diagonals, left))
     basis: Floats = np.diag(1 / np.where(units > 0, units, 1.0))
     # the traces depend on the columns here, and not yet on the coordinates alone: only absurd ones count
-    weights = _trace_weights(diagonals @ np.diag(basis) ** 2, byzantine, ABSURD)
+    weights = _trace_weights(diagonals @ np.diag(basis) ** 2, left, ABSURD)
     number = 0.0
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
         inner = _transformed(matrices, basis)
-        scales = _typical(_variation(inner, diagonals, units, basis), byzantine)
+        scales = _typical(_variation(inner, diagonals, units, basis), left)
         kept = scales > 0
         if not kept.any():
             return None
@@ -296,10 +299,10 @@ def condition(
         basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
         inner /= root * root[:, None]
         before = weights
-        weights = _trace_weights(np.einsum("crr->c", inner), byzantine, OUTLYING)
+        weights = _trace_weights(np.einsum("crr->c", inner), left, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
-    separated = _with_rare_axes(inner, matrices, units, basis, byzantine)
+    separated = _with_rare_axes(inner, matrices, units, basis, left)
     if separated is not basis:
         basis, inner = separated, _transformed(matrices, separated)
     samples = float(np.median(sizes))
@@ -453,11 +456,14 @@ def _positive_mean(matrices: Floats, weights: Floats, basis: Floats) -> tuple[Fl
 
 
 def _without_negative(clients: Ints, matrices: Floats) -> tuple[Ints, Floats]:
-    """The clients and matrices without those that make the mean negative along some direction.
+    """The clients and matrices without those that have a negative diagonal or make the mean negative along a direction.
 
     The mean of positive semidefinite matrices has no negative eigenvalue. While it has one, up to rounding, the
     matrices that are negative along its eigenvector are left out.
     """
+    possible = (np.einsum("cdd->cd", matrices) >= 0).all(axis=1)
+    if not possible.all():
+        clients, matrices = clients[possible], matrices[possible]
     while len(matrices):
         diagonals = np.einsum("cdd->cd", matrices)
         units = 1 / np.sqrt(np.maximum(np.abs(diagonals).max(axis=0), 1e-300))
@@ -465,7 +471,8 @@ def _without_negative(clients: Ints, matrices: Floats) -> tuple[Ints, Floats]:
         if values[0] > -1e-12 * max(values[-1], 1e-300):
             break
         along = units[:, None] * vectors[:, values < 0]
-        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < 0).any(axis=1)
+        rounding = 1e-12 * (diagonals @ units**2)[:, None]
+        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < -rounding).any(axis=1)
         if not negative.any():
             break
         clients, matrices = clients[~negative], matrices[~negative]
