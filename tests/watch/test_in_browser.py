@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ import pytest
 
 from chromium import chromium, complaints, missing, requests
 from command import COTERIE, ENVIRONMENT
+from coterie._src.federation.progress import read_progress
 from coterie._src.report.html.colours import contrast
 from hostile import NAMES
-from interrupted import until_kept
+from interrupted import until_kept, wait_for
 from report.test_in_browser import all_of, colour_of
 from watch.folders import ESCAPE, run_under_way, write_trial
 from watch.relay import Relay
@@ -129,6 +132,42 @@ def test_a_sweep_under_way_killed_and_continued(browser: Any, tmp_path: Path) ->
                 assert resumed.wait(60) == 130
             until(browser, lambda driver: state(driver) == "interrupted")
             assert complaints(browser) == []
+
+
+def test_a_federation_under_way_killed_and_continued(browser: Any, tmp_path: Path) -> None:
+    """A real server, whose clients answer in its own process: its rounds, its death and its return on the page."""
+    here = Path(__file__).parent
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(here.parent / "federation"), *sys.path])}
+
+    def begun() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(here / "federation_server.py"), str(tmp_path)], env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def has_rounds() -> bool:
+        found = read_progress(tmp_path)
+        return found is not None and found[0].round > 0
+
+    with begun() as process:
+        wait_for(has_rounds, process)
+        with served(tmp_path) as server:
+            browser.get(server.address)
+            until(browser, lambda driver: state(driver) == "running")
+            before = done_so_far(browser)
+            until(browser, lambda driver: done_so_far(driver) > before)
+            assert "client 3 (node 3): not finite" in text_of(browser, "refused")
+            assert "11 accepted, 1 refused, 0 silent" in text_of(browser, "refused")
+            until(browser, lambda driver: "refused in 100% of the rounds" in text_of(driver, "audit"))
+            process.kill()
+            process.wait()
+            until(browser, lambda driver: state(driver) == "gone")
+            assert "goes on after the last round" in text_of(browser, "progress")
+            killed_at = done_so_far(browser)
+            assert killed_at > 0
+            with begun() as again:
+                until(browser, lambda driver: state(driver) == "running" and done_so_far(driver) > killed_at)
+                again.kill()
 
 
 def test_a_connection_that_is_lost_comes_back(browser: Any, folder: Path, server: Served) -> None:
