@@ -151,6 +151,21 @@ def test_the_progress_of_a_federation_is_checked(tmp_path: Path) -> None:
             read_progress(tmp_path)
 
 
+@pytest.mark.parametrize("damage", ["UPDATE replies SET distance = 'far'", "DROP TABLE replies", None])
+def test_an_audit_that_is_none_is_named(damage: str | None, tmp_path: Path) -> None:
+    federation_under_way(tmp_path)
+    if damage is None:
+        (tmp_path / AUDIT).write_bytes(b"no database" * 1000)
+    else:
+        with closing(sqlite3.connect(tmp_path / AUDIT)) as audit, audit:
+            audit.execute(damage)
+    if damage is not None and damage.startswith("DROP"):  # as before the first round is saved
+        assert FederationSource(tmp_path).read().suspects == []
+    else:
+        with pytest.raises(ValueError, match="cannot be read as the audit"):
+            FederationSource(tmp_path).read()
+
+
 def test_a_reader_does_not_keep_a_writer_waiting_and_cannot_write(tmp_path: Path) -> None:
     """With a reader in the middle of a transaction a writer that waits for nobody writes."""
     checkpoint = federation_under_way(tmp_path)

@@ -121,8 +121,11 @@ def audit_of(folder: Path) -> list[dict[str, Any]]:
     """Return the audit so far in the folder of a federation, without keeping its server from writing."""
     if not (folder / AUDIT).is_file():
         return []
-    with closing(connect_read_only(folder / AUDIT)) as audit:
-        if not audit.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]:
-            return []
-        found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+    try:
+        with closing(connect_read_only(folder / AUDIT)) as audit:
+            if not audit.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]:
+                return []
+            found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+    except sqlite3.Error as error:
+        raise ValueError(f"{folder / AUDIT}: cannot be read as the audit of a federation ({error})") from None
     return [dict(zip(COLUMNS, row, strict=True)) for row in found]

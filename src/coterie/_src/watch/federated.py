@@ -54,7 +54,11 @@ class FederationSource:
 
     def _read_suspects(self) -> tuple[int, list[Suspect]]:
         """How many sites there are, and those that stand out most."""
-        clients, names = audit_clients(audit_of(self.folder)), site_names(self.folder)
+        rows, names = audit_of(self.folder), site_names(self.folder)
+        try:
+            clients = audit_clients(rows)
+        except TypeError as error:
+            raise ValueError(f"{self.folder / AUDIT}: cannot be read as the audit of a federation ({error})") from None
         found = [
             Suspect(
                 names.get(one.node, f"client {one.client}"),

@@ -177,9 +177,7 @@ def _audit(audit_of: str, suspects: Sequence[Suspect]) -> Markup:
         for one in suspects
     ]
     if any(one.distance is not None for one in suspects):
-        columns.append(
-            Column("distance", "of its update to its cluster's median, in median distances")
-        )
+        columns.append(Column("distance", "of its update to its cluster's median, in median distances"))
         for row, one in zip(rows, suspects, strict=True):
             row.append(number_cell(one.distance, None if one.distance is None else f"{one.distance:.1f}"))
     if any(one.reasons for one in suspects):

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import socket
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -61,7 +60,7 @@ class Watcher:
             if time.monotonic() >= self.due:
                 try:
                     self.last = await asyncio.to_thread(self.source.read)
-                except (OSError, ValueError, sqlite3.Error) as error:
+                except (OSError, ValueError) as error:
                     self.last = replace(self.last, trouble=f"Just now this cannot be read: {error}")
                 self.due = time.monotonic() + READ_SECONDS
             return self.last
