@@ -14,7 +14,7 @@ help:
 	@echo "make test       lint, types and all tests but the slow ones"
 	@echo "make test-slow  the statistical evidence (minutes)"
 	@echo "make test-reference  the tests of the core on the NumPy references of all kernels, nothing compiled"
-	@echo "make test-browser  the pages of reports in a headless Chromium; skipped with a word where there is none"
+	@echo "make test-browser  the pages of reports and the live page in a headless Chromium; skipped with a word where there is none"
 	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
 	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
@@ -60,7 +60,7 @@ test-browser: $(VENV)/browser.stamp
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromedriver >/dev/null && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null \
 			|| echo "chromium could not be installed"; fi
-	$(BIN)/pytest -m browser -rs tests/report
+	$(BIN)/pytest -m browser -rs tests/report tests/watch
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/pytest tests/test_docs.py

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 BENCHMARKS = (
-    "cpu", "simulation", "checkouts", "method", "start", "memory", "networks", "federation", "deployment", "gpu", "grid"
+    "cpu", "simulation", "checkouts", "method", "start", "memory", "networks", "federation", "deployment", "gpu",
+    "grid", "watch",
 )  # fmt: skip
 COMPARING = ("checkouts",)
 """Those that measure another checkout beside this one."""

@@ -17,7 +17,7 @@ STATIONS = (
     "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "personal", "attacks", "intake",
     "network", "aggregators", "projections", "optimisers", "server", "step_sizes", "init", "algorithms", "diagnostics",
     "metrics", "membership", "theory", "evaluation", "simulation", "experiments", "batch", "fitting", "estimators",
-    "plot", "studies", "report", "federation", "cli", "deprecated",
+    "plot", "studies", "report", "federation", "watch", "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -158,7 +158,7 @@ def test_a_call_of_another_file_is_noticed(imported: str, used: str, wrong: list
 
 
 def test_importing_coterie_loads_no_extra_and_takes_under_a_second() -> None:
-    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "matplotlib"}
+    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "matplotlib", "starlette", "uvicorn"}
     program = f"import coterie, sys; print(sorted({heavy} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)  # bytecode is written
     began = time.perf_counter()
@@ -180,7 +180,8 @@ def test_what_follows_the_core_loads_no_extra() -> None:
     extra = {"federation", "estimators"}  # which need Flower and scikit-learn
     following = [name for name in STATIONS[STATIONS.index("batch") + 1 :] if name not in extra]
     names = ", ".join(f"coterie._src.{name}" for name in following)
-    program = f"import {names}, sys; print(sorted({{'torch', 'sklearn', 'flwr', 'ray', 'cupy'}} & set(sys.modules)))"
+    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "starlette", "uvicorn"}
+    program = f"import {names}, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 

@@ -40,7 +40,7 @@ def test_a_run_leaves_a_complete_folder_that_runs_again(tmp_path: Path) -> None:
         assert name in done.stdout
     first = tmp_path / "first"
     names = {"config.toml", "summary.json", "trials.csv", "rounds.csv", "audit.csv", "centres", "membership.json"}
-    names |= {"convergence.png", "report.html", "assignments.csv", "directions.csv"}
+    names |= {"convergence.png", "report.html", "assignments.csv", "directions.csv", "progress.json"}
     assert {file.name for file in first.iterdir()} == names
     assert (first / "convergence.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((first / "summary.json").read_text())

@@ -27,6 +27,8 @@ from coterie._src.federation.progress import read_progress
 from coterie._src.intake import admit
 from coterie._src.server import Server, take_step
 from coterie._src.simulation import SimulatedNetwork, stream
+from coterie._src.watch.federated import FederationSource
+from coterie._src.watch.snapshot import Bar
 from faulty_app import PLAN
 from real_processes import ENVIRONMENT, coterie, end, is_reachable, last_round, started, wait_until
 
@@ -251,6 +253,8 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     watched = coterie("federate", "watch", "out/results", cwd=folder)
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout.startswith("round 4/4: 8 accepted, 0 refused, 0 silent")
+    page = FederationSource(folder / "out" / "results").read()
+    assert (page.state, page.bars, page.title) == ("complete", [Bar("rounds", 4, 4)], "Federation of 8 sites")
     nowhere = coterie("federate", "watch", ".", cwd=folder)
     assert nowhere.returncode == 2
     assert "no federation writes here yet" in nowhere.stderr

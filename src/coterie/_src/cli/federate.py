@@ -114,7 +114,10 @@ def watch(
     folder: Annotated[Path, typer.Argument(help="The folder that the federation writes, such as server/federation.")],
 ) -> None:
     """Show the progress of a federation on its server: rounds, replies, clusters, faults, time left. Ctrl-C ends this
-    view, not the federation."""
+    view, not the federation.
+
+    This view is for a terminal; `coterie watch FOLDER` shows the same and the audit as a page for the browser.
+    """
     with _needing_flower():
         from coterie._src.federation.progress import read_progress
     if read_progress(folder) is None:

@@ -28,20 +28,11 @@ def report(
 
 def write_page(folder: Path, path: Path) -> None:
     """Write the page of a folder; which page it is, its files tell."""
-    from coterie._src.experiments.database import ARCHIVE
-    from coterie._src.experiments.database import FILE as DATABASE
     from coterie._src.experiments.run_folder import write_atomically
     from coterie._src.report.html import run_page, sweep_page
-    from coterie._src.report.run_record import SUMMARY
+    from coterie._src.report.kinds import kind_of
 
-    if (folder / SUMMARY).is_file():
-        text = run_page(folder)
-    elif (folder / "audit.sqlite").is_file():
-        text = _federation_page(folder)
-    elif (folder / DATABASE).is_file() or (folder / ARCHIVE).is_file():
-        text = sweep_page(folder)
-    else:
-        raise ValueError(f"{folder}: is the folder of no run, federation or sweep")
+    text = {"run": run_page, "federation": _federation_page, "sweep": sweep_page}[kind_of(folder)](folder)
     write_atomically(path, text.encode())
 
 

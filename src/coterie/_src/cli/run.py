@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -116,30 +116,42 @@ def run(
 def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Path | None = None) -> None:
     from coterie._src.experiments.continuation import continue_trial, read_run
     from coterie._src.experiments.doubts import result_doubts
-    from coterie._src.experiments.engines import run_trials
+    from coterie._src.experiments.engines import counted_rounds, run_trials
+    from coterie._src.experiments.progress import ProgressFile, max_rounds, trial_notes
     from coterie._src.experiments.run_folder import outcome
 
     results: list[TrialResult] = []
     earlier = None if continued is None else read_run(continued, chosen.methods[0])
-    with CtrlC() as interrupted, ProgressBar(chosen) as report_rounds:
+    place, trials = None if folder is None else folder.path.resolve(), chosen.run.trials
+    with CtrlC() as interrupted, ProgressBar(chosen) as show_rounds:
         if folder is not None:
             folder.open()
         print_doubts([chosen])
-        try:
-            for result in (
-                run_trials(chosen, report_rounds, interrupted) if earlier is None else [continue_trial(chosen, earlier)]
-            ):
-                results.append(result)
+        with ProgressFile(place, trials, max_rounds=trials * max_rounds(chosen)) as progress:
+
+            def on_rounds(rounds: int) -> None:
+                show_rounds(rounds)
+                progress.on_rounds(rounds)
+
+            try:
+                for result in (
+                    run_trials(chosen, on_rounds, interrupted, folder=place)
+                    if earlier is None
+                    else [continue_trial(chosen, earlier, counted_rounds(on_rounds), trial_notes(place))]
+                ):
+                    results.append(result)
+                    if folder is not None:
+                        folder.add(result)
+                    progress.on_trial()
+            except BaseException:
                 if folder is not None:
-                    folder.add(result)
-        except BaseException:
+                    folder.close("failed")
+                raise
+            results.sort(key=lambda result: result.trial)
+            status: Literal["interrupted", "complete"] = "interrupted" if interrupted() else "complete"
             if folder is not None:
-                folder.close("failed")
-            raise
-    results.sort(key=lambda result: result.trial)
-    status = "interrupted" if interrupted() else "complete"
-    if folder is not None:
-        folder.close(status)
+                folder.close(status)
+            progress.close(status)
     if as_json:
         print(json.dumps(outcome(chosen, results, status)))
     elif results:
@@ -200,10 +212,9 @@ class ProgressBar:
     """A progress bar on stderr with trials, rounds and the remaining time; hidden if stderr is no terminal."""
 
     def __init__(self, chosen: Config) -> None:
-        rounds = chosen.algorithm.rounds
-        from coterie._src.experiments.methods import METHODS
+        from coterie._src.experiments.progress import max_rounds
 
-        self.per_trial = sum(1 if METHODS[name].immediate else rounds + 1 for name in chosen.methods)
+        self.per_trial = max_rounds(chosen)
         self.trials = chosen.run.trials
         console = Console(stderr=True)
         self.bar = Progress(

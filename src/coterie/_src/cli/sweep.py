@@ -18,6 +18,7 @@ from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_con
 if TYPE_CHECKING:
     from coterie._src.experiments.database import Database
     from coterie._src.experiments.engines import Engine
+    from coterie._src.experiments.outcome import TrialResult
     from coterie._src.experiments.sweep import Grid
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: as the grid says, or one per core.")]
@@ -83,6 +84,7 @@ def run_grid(
     from coterie._src.experiments import check
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
+    from coterie._src.experiments.progress import ProgressFile
     from coterie._src.experiments.results import aggregate, as_csv, without_clock
     from coterie._src.experiments.run_folder import write_atomically
     from coterie._src.experiments.sweep import jobs_left, keep_grid
@@ -102,10 +104,20 @@ def run_grid(
         keep_grid(grid, folder)
         jobs = jobs_left(grid, database)
         total = len(grid.configs) * grid.trials
-        with SweepProgress(
-            total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
-        ) as on:
-            run_jobs(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
+        with (
+            SweepProgress(
+                total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
+            ) as show_trial,
+            ProgressFile(place := folder.resolve(), total, total - len(jobs)) as progress,
+        ):
+
+            def on_trial(_: TrialResult) -> None:
+                show_trial()
+                progress.on_trial()
+
+            jobs = [job._replace(folder=place) for job in jobs]
+            run_jobs(jobs, database, chosen, progress.on_rounds, on_trial, interrupted)
+            progress.close("interrupted" if interrupted() else "complete")
     summary = without_clock(aggregate(database.rows(grid.keys)))
     write_atomically(folder / "summary.csv", as_csv(summary).encode())
     if table:

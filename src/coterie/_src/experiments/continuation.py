@@ -22,7 +22,7 @@ from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, Method, Setting
 from coterie._src.experiments.models import load
 from coterie._src.experiments.outcome import MethodResult, TrialResult
-from coterie._src.experiments.setup import TrialSetup, draw_trial
+from coterie._src.experiments.setup import Observe, TrialSetup, draw_trial
 from coterie._src.experiments.trial import OnRound, compare, judged_clients, run_method, run_methods
 from coterie._src.init.conditioning import MAX_NUMBERS
 from coterie._src.membership import LEVEL, Membership, held_out_losses, loss_variances, whitening
@@ -65,12 +65,14 @@ def read_run(folder: str | Path, method: str | None = None) -> EarlierRun:
     return EarlierRun(models.centres, names, labels, models.membership)
 
 
-def continue_trial(config: Config, earlier: EarlierRun, on_round: OnRound = lambda: None) -> TrialResult:
+def continue_trial(
+    config: Config, earlier: EarlierRun, on_round: OnRound = lambda: None, observe: Observe | None = None
+) -> TrialResult:
     """Trial 0 of a configuration, whose first method begins with the earlier centres."""
     computing = config.problem.computing()
     with computing, threadpool_limits(limits=1), np.errstate(all="ignore"):
         setup, methods = draw_trial(config, 0), [METHODS[name] for name in config.methods]
-        results, changes = continue_methods(methods, setup, earlier, on_round)
+        results, changes = continue_methods(methods, replace(setup, observe=observe), earlier, on_round)
         if setup.truth is not None and setup.truth.centres.shape[1]:
             oracle = run_method(METHODS["oracle"], setup, False)
             for result in results.values():

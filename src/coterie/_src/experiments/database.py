@@ -150,16 +150,14 @@ class Database:
             raise ValueError(f"{self.path}: comes from an archive, whose results can be read but not continued")
 
     def _connected(self, create: bool) -> sqlite3.Connection:
-        """The connection; a file in a folder without write permission is opened as immutable, unless it has a log."""
+        """The connection; one that does not create the file cannot write either."""
         if self.path.name == ARCHIVE:
             content = _unpacked(self.path)
             connection = sqlite3.connect(":memory:", isolation_level=None)
             connection.deserialize(content)
             return connection
-        path = self.path.resolve()  # the log is beside the file itself, not beside a link to it
-        log = path.with_name(f"{path.name}-wal")
-        if not create and not os.access(path.parent, os.W_OK) and not log.exists():
-            return sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True, isolation_level=None)
+        if not create:
+            return connect_read_only(self.path)
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
 
     def _prepare(self) -> None:
@@ -272,6 +270,17 @@ class Database:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that can neither write nor keep others from it.
+
+    A file in a folder without write permission is opened as immutable, unless it has a log.
+    """
+    path = path.resolve()  # the log is beside the file itself, not beside a link to it
+    log = path.with_name(f"{path.name}-wal")
+    mode = "mode=ro" if os.access(path.parent, os.W_OK) or log.exists() else "immutable=1"
+    return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
 
 def _unpacked(archive: Path) -> bytes:

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie._src.aggregators import Aggregator
@@ -21,8 +22,9 @@ from coterie._src.attacks import Attack
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.progress import trial_notes
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache
-from coterie._src.experiments.trial import run_trial
+from coterie._src.experiments.trial import OnRound, run_trial
 
 POLL_SECONDS = 0.1
 OnProgress = Callable[[int], None]
@@ -34,11 +36,15 @@ class Interrupted(Exception):
 
 
 class Job(NamedTuple):
-    """One trial of one configuration; record: whether to record its rounds and audit."""
+    """One trial of one configuration.
+
+    record: whether to record its rounds and audit. folder: where its progress is noted, on this machine; None: nowhere.
+    """
 
     config: Config
     trial: int
     record: bool = True
+    folder: Path | None = None
 
 
 Engine = Callable[[Sequence[Job], OnProgress, Stop], Iterator[tuple[int, TrialResult]]]
@@ -60,15 +66,16 @@ def run_trials(
     *,
     rules: Mapping[str, Aggregator | Callable[[Array], Array]] | None = None,
     attack: Attack | None = None,
+    folder: Path | None = None,
 ) -> Iterator[TrialResult]:
     """Yield the trials of a configuration as they end; see `Engine` for the arguments.
 
     rules: additional aggregators by name, each of which runs in Algorithm 1 beside the configured methods. attack:
-    replaces the configured one. With either, all trials run in this process.
+    replaces the configured one. With either, all trials run in this process. folder: where their progress is noted.
     """
     if known := set(rules or {}) & set(METHODS.names):
         raise ValueError(f"rules: {', '.join(sorted(known))} is the name of a method; choose another")
-    jobs = [Job(config, trial) for trial in range(config.run.trials)]
+    jobs = [Job(config, trial, folder=folder) for trial in range(config.run.trials)]
     if rules or attack:
         results = _in_this_process(jobs, on_progress, stop, Custom(rules or {}, attack))
     else:
@@ -88,7 +95,7 @@ def local_engine(workers: int) -> Engine:
     return run
 
 
-def counted_rounds(on_progress: OnProgress, stop: Stop) -> Callable[[], None]:
+def counted_rounds(on_progress: OnProgress, stop: Stop = lambda: False) -> Callable[[], None]:
     """A function to call after every round: it reports the number of rounds, and raises `Interrupted` if `stop()`."""
     done = 0
 
@@ -108,10 +115,14 @@ def _in_this_process(
     on_round, cache = counted_rounds(on_progress, stop), DataCache()
     for index, job in enumerate(jobs):
         try:
-            result = run_trial(*job, on_round, cache, custom)
+            result = _run_job(job, on_round, cache, custom)
         except Interrupted:
             return
         yield index, result
+
+
+def _run_job(job: Job, on_round: OnRound, cache: DataCache, custom: Custom = NOTHING_CUSTOM) -> TrialResult:
+    return run_trial(job.config, job.trial, job.record, on_round, cache, custom, trial_notes(job.folder))
 
 
 def _in_workers(
@@ -171,7 +182,7 @@ def _work(job: Job) -> TrialResult:
         if _worker["stopped"].value:
             raise Interrupted
 
-    return run_trial(*job, on_round, _worker["cache"])
+    return _run_job(job, on_round, _worker["cache"])
 
 
 def ray_engine(address: str | None = None) -> Engine:
@@ -192,7 +203,7 @@ def ray_engine(address: str | None = None) -> Engine:
                 raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
         remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
         try:
-            indices = {remote.remote(*job): i for i, job in enumerate(jobs)}
+            indices = {remote.remote(job.config, job.trial, job.record): i for i, job in enumerate(jobs)}
             while indices and not stop():
                 ended, _ = ray.wait(list(indices), timeout=POLL_SECONDS)
                 for reference in ended:

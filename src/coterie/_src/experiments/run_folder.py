@@ -27,15 +27,16 @@ COLUMNS = "columns.json"
 """The file of the encoding."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, also if the machine stops in between."""
+def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
+    """Write a file completely or not at all; durable: also if the machine stops, which waits for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -51,7 +52,7 @@ class RunFolder:
     centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
     personal/TRIAL.safetensors (a model per client, of methods that give each its own), membership.json (of trial 0: the
     usual losses in each cluster), columns.json (for the problem `folder`, what was done to the columns). A trial is
-    written when it is finished.
+    written when it is finished. `progress.ProgressFile` keeps progress.json beside them.
     """
 
     def __init__(self, path: str | Path, config: Config) -> None:

@@ -16,6 +16,7 @@ from coterie._src.experiments.config import AlgorithmSection, Config, ThreeStage
 from coterie._src.experiments.methods import Setting
 from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.problems import Setup
+from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.starts import STARTS, asks, first_centres, is_file
 from coterie._src.simulation import SimulatedNetwork, stream
 from coterie._src.tasks import Task
@@ -29,6 +30,9 @@ class Custom(NamedTuple):
 
 
 NOTHING_CUSTOM = Custom()
+
+Observe = Callable[[int, str, int, Recorder], None]
+"""Called after every round with the trial, the method, its rounds at most, and its recorder; it changes nothing."""
 
 
 @dataclass
@@ -64,6 +68,7 @@ class TrialSetup:
     origin : (1, d), the point at which a robust start asks for gradients; None for 0.
     shared : the number of leading coordinates that all clusters share.
     held_out : samples of the clients that no method sees, for evaluation.
+    observe : called after every round; None: nothing is.
     """
 
     seed: int
@@ -79,6 +84,7 @@ class TrialSetup:
     origin: Array | None = None
     shared: int = 0
     held_out: HeldOut | None = None
+    observe: Observe | None = None
 
     def stream(self, purpose: str) -> Generator:
         """The random generator for one purpose."""

@@ -23,7 +23,7 @@ from coterie._src.experiments.directions import leading_directions
 from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
-from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, TrialSetup, draw_trial
+from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, Observe, TrialSetup, draw_trial
 from coterie._src.membership import membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
@@ -41,11 +41,12 @@ def run_trial(
     on_round: OnRound = lambda: None,
     cache: DataCache | None = None,
     custom: Custom = NOTHING_CUSTOM,
+    observe: Observe | None = None,
 ) -> TrialResult:
     """All methods on one draw; `record` keeps what happened in every round and to every client.
 
     cache: of the trial before, if there was one. custom: rules that play beside the methods, and an attack (see
-    docs/extending.md).
+    docs/extending.md). observe: called after every round of the methods.
     Same seed, same bits: every stream is keyed by trial and purpose, and the linear algebra runs on one
     thread, since its rounding depends on the number of threads.
     """
@@ -57,7 +58,7 @@ def run_trial(
         methods = [METHODS[name] for name in config.methods] + [
             custom_method(name, rule) for name, rule in custom.rules.items()
         ]
-        results = run_methods(methods, setup, record, on_round)
+        results = run_methods(methods, replace(setup, observe=observe), record, on_round)
         if setup.truth is not None and setup.truth.centres.shape[1]:
             oracle = results.get("oracle") or cache.oracle
             if oracle is None:
@@ -170,6 +171,8 @@ def run_method(
     for played in play(algorithm, network, start, setup.stream("server")):
         seconds += time.perf_counter() - began
         recorder.add(played)
+        if setup.observe is not None:
+            setup.observe(setup.trial, method.name, algorithm.rounds, recorder)
         on_round()
         began = time.perf_counter()
     result = recorder.finish(seconds)

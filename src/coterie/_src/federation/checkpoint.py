@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from coterie._src.algorithms import State
 from coterie._src.arrays import as_numpy
+from coterie._src.experiments.database import connect_read_only
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.optimisers import Moments
 from coterie._src.server import ServerMemory
@@ -113,6 +114,18 @@ class Checkpoint:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the audit so far."""
-        with self._audit() as audit:
+        return audit_of(self.folder)
+
+
+def audit_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the audit so far in the folder of a federation, without keeping its server from writing."""
+    if not (folder / AUDIT).is_file():
+        return []
+    try:
+        with closing(connect_read_only(folder / AUDIT)) as audit:
+            if not audit.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]:
+                return []
             found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
-        return [dict(zip(COLUMNS, row, strict=True)) for row in found]
+    except sqlite3.Error as error:
+        raise ValueError(f"{folder / AUDIT}: cannot be read as the audit of a federation ({error})") from None
+    return [dict(zip(COLUMNS, row, strict=True)) for row in found]

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from coterie._src.algorithms import RoundInfo
+from coterie._src.experiments.process import Process
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.intake import Verdict
 
@@ -37,6 +39,7 @@ class Progress(NamedTuple):
     left: float | None = None  # seconds left, if there are as many rounds as there may be
     faults: tuple[str, ...] = ()  # a line for each client that was not accepted
     done: bool = False
+    process: dict[str, Any] | None = None  # that writes this, see `Process`; None in files of 0.1.0
 
     def line(self) -> str:
         """Return one line about the last finished round, for a log.
@@ -75,6 +78,9 @@ class Progress(NamedTuple):
         )
 
 
+VALID = TypeAdapter(Progress)
+
+
 def _fault(row: dict[str, Any]) -> str:
     verdict = row["verdict"].replace("_", " ")
     reason = f": {row['fault']}" if row["fault"] else ""
@@ -86,8 +92,9 @@ def read_progress(folder: Path) -> tuple[Progress, float] | None:
     file = folder / PROGRESS
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        entries: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return Progress(**entries), max(0.0, time.time() - file.stat().st_mtime)
+        entries = found | {name: tuple(found[name]) for name in ("sizes", "losses", "faults") if name in found}
+        progress = VALID.validate_python(tuple(Progress(**entries)), strict=True)
+        return progress, max(0.0, time.time() - file.stat().st_mtime)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -98,7 +105,8 @@ class ProgressFile:
     """Keeps the file `progress.json` in a folder; with None as the folder the progress is kept in memory alone."""
 
     def __init__(self, folder: Path | None, rounds: int) -> None:
-        self.folder, self.progress, self._written = folder, Progress(rounds), 0.0
+        progress = Progress(rounds, process=Process.current().model_dump())
+        self.folder, self.progress, self._written = folder, progress, 0.0
         self.update()  # replaces the file of an earlier run
 
     def update(self, progress: Progress | None = None, at_once: bool = True) -> None:
@@ -107,7 +115,7 @@ class ProgressFile:
         if self.folder is None or not (at_once or time.monotonic() - self._written >= MIN_SECONDS):
             return
         with contextlib.suppress(OSError):  # a run goes on without the file
-            write_atomically(self.folder / PROGRESS, json.dumps(self.progress._asdict()).encode())
+            write_atomically(self.folder / PROGRESS, json.dumps(self.progress._asdict()).encode(), durable=False)
         self._written = time.monotonic()
 
     def count_replies(self, replies: int, asked: int, waiting: bool = False) -> None:

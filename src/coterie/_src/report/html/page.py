@@ -39,16 +39,47 @@ def template(name: str) -> str:
     return files("coterie._src.report.html").joinpath("template", name).read_text(encoding="utf-8")
 
 
-def page(
-    title: str, facts: Sequence[tuple[str, object]], sections: Sequence[Section], methods: Sequence[str] = ()
-) -> str:
-    """The page; facts: what stands below its title. methods: those whose colours it uses, in the order of the table."""
+class Live(NamedTuple):
+    """What a page has in addition that is shown by a server, and asks it for what has changed."""
+
+    style: str
+    script: str
+    footer: str
+
+
+COMPLETE = "This file is complete: it loads nothing and sends nothing."
+
+
+class Looks(NamedTuple):
+    """The style and the script of a page, and the policy that allows these and nothing else."""
+
+    style: str
+    script: str
+    policy: str
+
+
+def looks(methods: Sequence[str] = (), live: Live | None = None) -> Looks:
+    """The looks of a page; methods: those whose colours it uses, in the order of the table."""
     style = template("style.css") + method_rules(methods) + cluster_rules() + shade_rules()
-    script = template("script.js")
+    script, asks = template("script.js"), ""
+    if live is not None:
+        style, script, asks = style + live.style, script + live.script, "connect-src 'self'; "
     policy = (
-        f"default-src 'none'; style-src '{_fingerprint(style)}'; script-src '{_fingerprint(script)}'; "
+        f"default-src 'none'; style-src '{_fingerprint(style)}'; script-src '{_fingerprint(script)}'; {asks}"
         "base-uri 'none'; form-action 'none'"
     )
+    return Looks(style, script, policy)
+
+
+def page(
+    title: str,
+    facts: Sequence[tuple[str, object]],
+    sections: Sequence[Section],
+    methods: Sequence[str] = (),
+    live: Live | None = None,
+) -> str:
+    """The page; facts: what stands below its title. methods: those whose colours it uses, in the order of the table."""
+    style, script, policy = looks(methods, live)
     known = [element("div", element("dt", name), element("dd", value)) for name, value in facts]
     links = [element("li", element("a", one.title, href=f"#{one.name}")) for one in sections]
     body = [
@@ -64,6 +95,7 @@ def page(
         "links": joined(*links),
         "sections": joined(*body),
         "version": Markup.of(__version__),
+        "footer": Markup.of(COMPLETE if live is None else live.footer),
         "script": script,
     }
     return _filled(template("page.html"), parts)

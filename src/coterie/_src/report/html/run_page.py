@@ -67,7 +67,7 @@ def sections(record: RunRecord) -> list[Section]:
     """The sections that the files of the folder have something for."""
     found = [
         *section("notes", "Worth a look first", notes(record.summary.notes)),
-        *section("methods", "Methods", _methods_table(record), _intervals(record)),
+        *section("methods", "Methods", methods_table(record), _intervals(record)),
         *section("rounds", "Rounds", _convergence(record)),
         *section("clusters-of-clients", "Clusters", _clusters(record)),
         *section("scores", "Held-out scores", _comparisons(record), strips(_scores(record), _score_name(record))),
@@ -83,7 +83,8 @@ def sections(record: RunRecord) -> list[Section]:
 # --- methods ------------------------------------------------------------------------------------------
 
 
-def _methods_table(record: RunRecord) -> Markup:
+def methods_table(record: RunRecord) -> Markup:
+    """The table of a run: means with standard errors by method."""
     summary, looks = _complete(record), styles(record.methods)
     metrics = [name for name in shown(summary) if name in METRICS]
     rows = []

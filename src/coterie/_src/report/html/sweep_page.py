@@ -36,7 +36,7 @@ def sweep_page(folder: Path) -> str:
     facts: list[tuple[str, object]] = [("results", len(rows)), ("trials", 1 + max(row["trial"] for row in rows))]
     parts = [
         *section("arena", "Defences by attacks", *(_maps(arena) if arena else ())),
-        *section("results", "Results", _table(rows)),
+        *section("results", "Results", results_table(rows)),
         *section("configuration", "Command", _command(folder)),
     ]
     return page(f"{'Arena' if arena else 'Sweep'} {folder.resolve().name}", facts, parts)
@@ -78,7 +78,8 @@ def _shaded(ratio: float) -> Cell:
     return Cell(ratio_text(ratio), min(ratio, 1e300), f"value s{round(share * (SHADES - 1))}")
 
 
-def _table(rows: Sequence[Row]) -> Markup:
+def results_table(rows: Sequence[Row]) -> Markup:
+    """The table of a sweep: means with standard errors by the keys that vary."""
     lines = aggregate(rows)[:MAX_ROWS]
     keys = ["method", *(key for key in varied(rows) if key != "method")]
     metrics = [m for m in METRICS.names if METRICS[m].heading and any(line[m] is not None for line in lines)]

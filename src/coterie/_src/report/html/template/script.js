@@ -25,28 +25,41 @@
     return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b, undefined, { numeric: true }) : x - y;
   };
   const key = (row, column) => (row.cells[column].dataset.key ?? row.cells[column].textContent).trim();
-  for (const table of all("table.sortable")) {
+  const order = (table) => { // by the heading that says so
     const headings = all("thead th", table);
-    headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
-      const down = heading.getAttribute("aria-sort") === "ascending";
-      headings.forEach((other) => other.setAttribute("aria-sort", "none"));
-      heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const rows = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
-      rows.sort(([a], [b]) => (down && a !== "" && b !== "" ? -compare(a, b) : compare(a, b)));
-      table.tBodies[0].append(...rows.map(([, row]) => row));
-    }));
-  }
-  for (const field of all("[data-filter]")) {
+    const column = headings.findIndex((heading) => heading.getAttribute("aria-sort") !== "none");
+    if (column < 0) return;
+    const down = headings[column].getAttribute("aria-sort") === "descending";
+    const rows = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
+    rows.sort(([a], [b]) => (down && a !== "" && b !== "" ? -compare(a, b) : compare(a, b)));
+    const sorted = rows.map(([, row]) => row);
+    if (sorted.some((row, i) => row !== table.tBodies[0].rows[i])) table.tBodies[0].append(...sorted);
+  };
+  document.addEventListener("click", (event) => {
+    const heading = event.target.closest?.("table.sortable thead button")?.closest("th");
+    if (!heading) return;
+    const table = heading.closest("table");
+    const down = heading.getAttribute("aria-sort") === "ascending";
+    all("thead th", table).forEach((other) => other.setAttribute("aria-sort", "none"));
+    heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+    order(table);
+  });
+  const keep = (field) => {
     const table = document.getElementById(field.dataset.filter);
     const count = document.querySelector(`[data-count="${field.dataset.filter}"]`);
-    field.addEventListener("input", () => {
-      const wanted = field.value.trim().toLowerCase();
-      const rows = [...table.tBodies[0].rows];
-      for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
-      const left = rows.filter((row) => !row.hidden).length;
-      count.textContent = left === rows.length ? `${left} rows` : `${left} of ${rows.length} rows`;
-    });
-  }
+    const wanted = field.value.trim().toLowerCase();
+    const rows = [...table.tBodies[0].rows];
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    const left = rows.filter((row) => !row.hidden).length;
+    count.textContent = left === rows.length ? `${left} rows` : `${left} of ${rows.length} rows`;
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.dataset?.filter) keep(event.target);
+  });
+  document.addEventListener("rewritten", () => { // a page that is shown by a server
+    all("table.sortable").forEach(order);
+    all("[data-filter]").forEach(keep);
+  });
 
   // one of several variants of a figure
   for (const menu of all("[data-choice]")) {
