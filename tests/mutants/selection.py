@@ -10,36 +10,46 @@ ROOT = Path(__file__).parent.parent.parent
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "theory.py": ("tests/test_theory.py", "tests/test_theory_formulas.py"),
-    "server.py": ("tests/test_server.py", "tests/algorithms/test_descent.py"),
-    "client.py": ("tests/test_client.py",),
-    "tasks/base.py": ("tests/test_client.py", "tests/tasks/test_base.py"),
-    "intake.py": ("tests/test_intake.py",),
-    "metrics.py": ("tests/test_metrics.py",),
-    "step_sizes.py": ("tests/test_step_sizes.py", "tests/test_server.py", "tests/algorithms/test_descent.py"),
-    "membership.py": ("tests/test_membership.py",),
-    "algorithms/descent.py": ("tests/algorithms/test_descent.py", "tests/test_client.py"),
-    "algorithms/convergence.py": ("tests/algorithms/test_convergence.py", "tests/algorithms/test_descent.py"),
-    "algorithms/newton.py": ("tests/algorithms/test_newton.py", "tests/algorithms/test_coterie.py"),
-    "aggregators/base.py": ("tests/aggregators/test_base.py", "tests/aggregators/test_coordinatewise.py"),
-    "aggregators/coordinatewise.py": ("tests/aggregators/test_coordinatewise.py", "tests/aggregators/test_base.py"),
-    "aggregators/distance.py": ("tests/aggregators/test_distance.py", "tests/aggregators/test_base.py"),
-    "aggregators/preaggregation.py": ("tests/aggregators/test_preaggregation.py", "tests/aggregators/test_base.py"),
-    "aggregators/spectral.py": ("tests/aggregators/test_spectral.py", "tests/aggregators/test_base.py"),
-    "kernels/order_statistics/reference.py": (
-        "tests/kernels/test_order_statistics.py",
-        "tests/aggregators/test_coordinatewise.py",
+    "theory.py": ("test_theory.py", "test_theory_formulas.py"),
+    "server.py": ("test_server.py", "algorithms/test_descent.py"),
+    "client.py": ("test_client.py",),
+    "tasks/base.py": ("test_client.py", "tasks/test_base.py"),
+    "intake.py": ("test_intake.py",),
+    "metrics.py": ("test_metrics.py",),
+    "step_sizes.py": ("test_step_sizes.py", "test_server.py"),
+    "membership.py": ("test_membership.py",),
+    "algorithms/descent.py": (
+        "algorithms/test_questions.py",
+        "algorithms/test_convergence.py",
+        "algorithms/test_descent.py",
     ),
-    "init/leverage.py": ("tests/init/test_leverage.py", "tests/init/test_conditioning.py"),
-    "init/robust.py": ("tests/init/test_robust.py", "tests/init/test_asking.py"),
-    "init/asking.py": ("tests/init/test_asking.py", "tests/init/test_robust.py"),
-    "init/conditioning.py": ("tests/init/test_conditioning.py", "tests/init/test_rare_axes.py"),
+    "algorithms/convergence.py": ("algorithms/test_convergence.py",),
+    "algorithms/newton.py": ("algorithms/test_newton.py", "algorithms/test_questions.py"),
+    "aggregators/base.py": ("aggregators/test_by_hand.py", "aggregators/test_base.py"),
+    "aggregators/coordinatewise.py": ("aggregators/test_by_hand.py", "aggregators/test_coordinatewise.py"),
+    "aggregators/distance.py": (
+        "aggregators/test_by_hand.py",
+        "aggregators/test_distance.py",
+        "aggregators/test_base.py",
+    ),
+    "aggregators/preaggregation.py": (
+        "aggregators/test_by_hand.py",
+        "aggregators/test_preaggregation.py",
+        "aggregators/test_base.py",
+    ),
+    "aggregators/spectral.py": ("aggregators/test_spectral.py", "aggregators/test_base.py"),
+    "kernels/order_statistics/reference.py": ("aggregators/test_by_hand.py", "kernels/test_order_statistics.py"),
+    "init/leverage.py": ("init/test_leverage.py",),
+    "init/robust.py": ("init/test_by_hand.py", "init/test_robust.py"),
+    "init/asking.py": ("init/test_by_hand.py", "init/test_asking.py"),
+    "init/conditioning.py": ("init/test_conditioning.py", "init/test_rare_axes.py"),
 }
+"""Below `tests`."""
 
 
 def concerning(file: str) -> tuple[str, ...]:
     """The tests of a file, and the examples in its own docstrings."""
-    return f"src/coterie/_src/{file}", *TESTS[file]
+    return f"src/coterie/_src/{file}", *(f"tests/{test}" for test in TESTS[file])
 
 
 @cache
