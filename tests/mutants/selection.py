@@ -17,7 +17,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.py": ("test_intake.py",),
     "metrics.py": ("test_metrics.py",),
     "step_sizes.py": ("test_step_sizes.py", "test_server.py"),
-    "membership.py": ("test_membership.py",),
+    "membership.py": ("test_membership_by_hand.py", "test_membership.py"),
     "algorithms/descent.py": (
         "algorithms/test_questions.py",
         "algorithms/test_convergence.py",
