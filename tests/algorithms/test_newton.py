@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from coterie._src.aggregators import Mean, median
+from coterie._src.aggregators import Mean, SpectralFilter, median
 from coterie._src.algorithms.base import State
 from coterie._src.algorithms.newton import SHARE, newton_step
 from coterie._src.data import Clients
@@ -121,6 +121,32 @@ def test_a_projection_and_the_audit_are_the_server_s() -> None:
     step, _, _ = newton_step(Server(median, trim=0.25), state, shifted, 1.0)
     assert step.trimmed is not None
     assert set(np.flatnonzero(step.trimmed == 1.0)) >= {0, 1, 10, 11}
+
+
+def test_rows_that_the_rule_leaves_out_are_still_audited() -> None:
+    """Where the clients' Hessians differ, the step is that of the kept rows; the audit and the errors are of all."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 60, 10)) + 2 * rng.standard_normal((20, 1, 10))
+    y = x @ np.ones(10) + rng.standard_normal((20, 60))
+    network = SimulatedNetwork(
+        linear_regression(Clients(x.reshape(-1, 10), y.ravel(), np.full(20, 60))), np.zeros(20, np.bool_), None, rng
+    )
+    centres, labels = np.zeros((1, 10)), np.zeros(20, np.int64)
+    conditioning = ask_conditioning(network, centres, None, ask_sizes(network), 4)
+    assert conditioning is not None
+    assert conditioning.specific > 0
+    updates = network.task.gradients(centres, labels)
+    updates[3] *= -50.0
+    accepted = Accepted(np.arange(20), labels, updates, np.zeros(20, np.int64))
+    step, newton, rows = newton_step(
+        Server(SpectralFilter(4), trim=0.1), State(0, centres, conditioning=conditioning), accepted, 1.0
+    )
+    np.testing.assert_allclose(step.centres, np.ones((1, 10)), atol=0.3)
+    assert step.sizes.tolist() == [20]
+    np.testing.assert_allclose(rows, newton.rows(conditioning.coordinates.updates(updates)), rtol=1e-9)
+    assert step.trimmed is not None
+    assert step.trimmed.shape == (20,)
+    assert step.trimmed[3] == 1.0
 
 
 @pytest.mark.parametrize("cluster", [0, 1])

@@ -37,12 +37,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         "aggregators/test_preaggregation.py",
         "aggregators/test_base.py",
     ),
-    "aggregators/spectral.py": ("aggregators/test_spectral.py", "aggregators/test_base.py"),
+    "aggregators/spectral.py": ("aggregators/test_spectral_by_hand.py", "aggregators/test_spectral.py"),
     "kernels/order_statistics/reference.py": ("aggregators/test_by_hand.py", "kernels/test_order_statistics.py"),
     "init/leverage.py": ("init/test_leverage.py",),
     "init/robust.py": ("init/test_by_hand.py", "init/test_robust.py"),
     "init/asking.py": ("init/test_by_hand.py", "init/test_asking.py"),
-    "init/conditioning.py": ("init/test_conditioning.py", "init/test_rare_axes.py"),
+    "init/conditioning.py": (
+        "init/test_conditioning_by_hand.py",
+        "init/test_conditioning.py",
+        "init/test_rare_axes.py",
+    ),
 }
 """Below `tests`."""
 
