@@ -132,6 +132,13 @@ def test_clipping_without_a_step_or_without_a_radius_stays_at_the_median() -> No
     assert GeometricMedian()(rows).tolist() == [2.0, 3.0]
 
 
+def test_clipping_leaves_out_what_is_infinitely_far() -> None:
+    """Of five rows one has an infinite norm: it takes part in the mean of the steps, with a step of 0."""
+    rows = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.5, 0.0], [1e200, 1e200]])
+    found = CentredClipping(radius=1.0, iterations=1)(rows)
+    np.testing.assert_allclose(found, [0.1, 0.0], atol=1e-12)
+
+
 def test_clipping_by_hand() -> None:
     """From the median 0 with radius 1: rows 1, 1, 1, 1, 0, …: a step of the mean of the clipped rows, then another."""
     rows = np.array([[0.0], [0.0], [0.0], [0.5], [9.0]])

@@ -94,11 +94,12 @@ def test_outliers_stay_where_too_few_points_would_be_left(fewest: int, left: int
     assert len(without_outliers(points, 0.2, True, fewest)[0]) == left
 
 
-@pytest.mark.parametrize("members", [1, 2, 5, 12])
+@pytest.mark.parametrize("members", [1, 2, 300, 600])
 def test_the_radius_of_a_ball_is_the_distance_to_its_farthest_member(members: int) -> None:
-    points = generator().standard_normal((12, 3))
+    """Of so many points that NumPy does not sort all distances for want of something better."""
+    points = generator().standard_normal((600, 3))
     apart = np.linalg.norm(points[:, None] - points, axis=2)
-    np.testing.assert_allclose(_ball_radii(points, members), np.sort(apart, axis=1)[:, members - 1], rtol=1e-14)
+    np.testing.assert_allclose(_ball_radii(points, members), np.sort(apart, axis=1)[:, members - 1], rtol=1e-9)
 
 
 def test_where_balls_leave_no_point_the_farthest_from_all_seeds_is_one() -> None:

@@ -73,10 +73,14 @@ def mutants(source: str) -> list[Mutant]:
     """All mutants of a module, each text once per function and statement, in the order of the file."""
     found: dict[tuple[str, str, str], Mutant] = {}
     tree = ast.parse(source)
+    heads: dict[ast.stmt, tuple[ast.stmt, str]] = {}
     for function, statement, path, node in _places(tree):
-        before = _head(statement)
+        if statement not in heads:
+            head = _head(statement)
+            heads[statement] = head, _text(head)
+        head, before = heads[statement]
         for changed in _changes(node):
-            after = _head(_replaced(statement, path[1], changed))
+            after = _text(_replaced(head, path[1], changed) if path[1] else _head(changed))
             if after != before:
                 mutant = Mutant(function, statement.lineno, before, after, (*path[0], *path[1]), changed)
                 found.setdefault(mutant.key, mutant)
@@ -153,15 +157,17 @@ def _replaced(root: Any, path: Steps, node: ast.AST) -> Any:
     return root
 
 
-def _head(statement: ast.stmt) -> str:
-    """The source of a statement, of a compound one without its body."""
-    short = copy.deepcopy(statement)
-    for name in ("body", "orelse", "finalbody", "handlers"):
+def _head(statement: Any) -> Any:
+    """A statement, a compound one without its body."""
+    short = copy.copy(statement)
+    for name in ("body", "orelse", "finalbody"):
         if getattr(short, name, None):
-            setattr(short, name, [ast.Pass()] if name == "body" else [])
-    if isinstance(short, ast.Try):
-        short.finalbody = [ast.Pass()]
-    return ast.unparse(ast.fix_missing_locations(short)).removesuffix("\n    pass").removesuffix(":")
+            setattr(short, name, [ast.Pass()] if name == "body" or isinstance(short, ast.Try) else [])
+    return short
+
+
+def _text(head: ast.stmt) -> str:
+    return ast.unparse(ast.fix_missing_locations(copy.copy(head))).removesuffix("\n    pass").removesuffix(":")
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
