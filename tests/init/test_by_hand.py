@@ -94,6 +94,17 @@ def test_outliers_stay_where_too_few_points_would_be_left(fewest: int, left: int
     assert len(without_outliers(points, 0.2, True, fewest)[0]) == left
 
 
+@pytest.mark.parametrize("origin", [-30.0, 1000.0])
+def test_outliers_are_far_from_the_median_and_not_from_the_origin(origin: float) -> None:
+    points = generator().standard_normal((20, 3))
+    points[[4, 11]] = 30.0
+    expected, left = without_outliers(points, 0.1, True)
+    assert len(expected) == 18
+    assert left == 0.0
+    assert np.abs(expected).max() < 10
+    np.testing.assert_allclose(without_outliers(points + origin, 0.1, True)[0] - origin, expected, atol=1e-9)
+
+
 @pytest.mark.parametrize("members", [1, 2, 300, 600])
 def test_the_radius_of_a_ball_is_the_distance_to_its_farthest_member(members: int) -> None:
     """Of so many points that NumPy does not sort all distances for want of something better."""
