@@ -212,11 +212,12 @@ def test_random_clients_for_empty_clusters_are_asked_on_the_samples_of_the_round
 
 def test_coordinates_are_asked_for_again_after_a_restart(recorder: Recorder, start: np.ndarray) -> None:
     """A state that was read from a file has neither coordinates nor curvatures; one with curvatures needs none."""
+    start = start.copy()
+    start[:, 0] = 0.0
     algorithm = ClusteredDescent(Server(median), conditioned="constant", max_byzantine=4)
     whole = algorithm.initial_state(recorder, start, generator())
     expected, _ = algorithm.step(whole, recorder, generator())
     recorder.asked.clear()
-    start = start.copy()
     found, _ = algorithm.step(State(0, start), recorder, generator())
     assert recorder.names == ["sizes", "hessians", "gradients"]
     assert np.array_equal(recorder.asked[1][1][0], np.zeros((1, 8)))
@@ -260,6 +261,20 @@ def test_a_given_step_size_is_the_share_of_a_newton_step() -> None:
     np.testing.assert_allclose(ways[1], 1.0, rtol=0.02)
     np.testing.assert_allclose(ways[0], 0.6 * ways[1], rtol=1e-9)
     np.testing.assert_allclose(ways[2], 0.25 * ways[1], rtol=1e-9)
+
+
+def test_newton_steps_stop_where_they_are_within_their_errors(recorder: Recorder, start: np.ndarray) -> None:
+    algorithm = ClusteredDescent(Server(median), conditioned="constant", max_byzantine=4, precision=0.01)
+    state, rounds = algorithm.initial_state(recorder, start, generator()), 0
+    left = []
+    while True:
+        state, info = algorithm.step(state, recorder, generator())
+        left.append(state.distance_left)
+        rounds += 1
+        if info.converged:
+            break
+    assert left[-1] <= 0.01 < min(left[:-1])
+    assert 3 < rounds < 20
 
 
 def test_hessians_that_vary_are_asked_for_in_rounds_1_3_7_and_where_steps_do_not_get_shorter() -> None:
