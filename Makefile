@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 CORE := kernels aggregators tasks test_client.py attacks test_intake.py test_server.py init algorithms test_simulation.py
 
-.PHONY: help demo test test-slow test-reference test-browser docs wheel bench lint clean
+.PHONY: help demo test test-slow test-reference test-browser mutants docs wheel bench lint clean
 
 help:
 	@echo "make demo       all methods on the paper's default problem (out/demo), then a table of schools (out/schools)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow  the statistical evidence (minutes)"
 	@echo "make test-reference  the tests of the core on the NumPy references of all kernels, nothing compiled"
 	@echo "make test-browser  the pages of reports and the live page in a headless Chromium; skipped with a word where there is none"
+	@echo "make mutants    small changes of the core that no test notices (an hour of one core)"
 	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
 	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
@@ -61,6 +62,9 @@ test-browser: $(VENV)/browser.stamp
 		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null \
 			|| echo "chromium could not be installed"; fi
 	$(BIN)/pytest -m browser -rs tests/report tests/watch
+
+mutants: $(VENV)/dev.stamp
+	PYTHONPATH=src:tests $(BIN)/python -m mutants --processes 2 --page
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/pytest tests/test_docs.py

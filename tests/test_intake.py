@@ -64,6 +64,12 @@ def test_updates(update: Any, fault: Verdict) -> None:
     assert verdict_on(update=update) == ([0, fault, 0], 2)
 
 
+def test_verdicts_keep_their_numbers() -> None:
+    names = "ACCEPTED SILENT UNKNOWN_CLIENT WRONG_ROUND DUPLICATE WRONG_LABEL WRONG_TYPE WRONG_SHAPE NOT_FINITE"
+    assert [verdict.name for verdict in Verdict] == names.split()
+    assert [verdict.value for verdict in Verdict] == list(range(9))
+
+
 def test_the_first_reply_counts_and_a_second_is_recorded() -> None:
     replies = Replies([0, 0, 1, 1], [4] * 4, [0, 1, 9, 0], [GOOD, 2 * GOOD, GOOD, GOOD])
     accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
@@ -211,3 +217,39 @@ def test_a_table_with_too_few_or_too_many_rows(rows: int) -> None:
     accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
     assert accepted.clients.tolist() == [0, 1, 2][:rows]
     assert accepted.unknown_senders == max(0, rows - 3)
+
+
+@pytest.mark.parametrize("like", [LIKE[0], LIKE[:, None, :], LIKE[None, None]])
+def test_the_last_axis_of_the_example_is_that_of_updates(like: np.ndarray) -> None:
+    for updates in (np.ones((2, 3), np.float32), [GOOD, GOOD]):
+        replies = Replies(np.arange(2), np.full(2, 4), np.zeros(2, np.int64), updates)
+        assert admit(replies, clients=2, clusters=1, round=4, like=like).verdicts.tolist() == [0, 0]
+
+
+def test_a_table_in_another_layout_is_accepted() -> None:
+    updates = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    replies = Replies(np.arange(2), np.full(2, 4), np.zeros(2, np.int64), updates)
+    accepted = admit(replies, clients=2, clusters=2, round=4, like=LIKE)
+    assert accepted.verdicts.tolist() == [0, 0]
+    assert np.array_equal(accepted.updates, updates)
+
+
+@pytest.mark.parametrize(
+    "buffer", [np.zeros((3, 3)), np.zeros((3, 4), np.float32), np.zeros((1, 3), np.float32), torch.zeros((3, 3)), None]
+)
+def test_a_buffer_that_does_not_fit_is_not_used(buffer: Any) -> None:
+    sent = [GOOD, 2 * GOOD, 3 * GOOD]
+    replies = Replies([2, 0, 1], [4] * 3, [0] * 3, sent, buffer)
+    accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
+    assert type(accepted.updates) is np.ndarray
+    assert accepted.updates.dtype == np.float32
+    assert accepted.updates.tolist() == [[2] * 3, [3] * 3, [1] * 3]
+    assert buffer is None or not buffer.any()
+
+
+def test_a_buffer_that_fits_holds_the_updates() -> None:
+    buffer = np.zeros((3, 3), np.float32)
+    replies = Replies([2, 0], [4] * 2, [0] * 2, [GOOD, 2 * GOOD], buffer)
+    accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
+    assert accepted.updates.tolist() == buffer[:2].tolist() == [[2] * 3, [1] * 3]
+    assert np.shares_memory(accepted.updates, buffer)

@@ -11,8 +11,11 @@ from sklearn.metrics import adjusted_rand_score
 from coterie._src.data import Truth
 from coterie._src.metrics import (
     adjusted_rand_index,
+    agreement,
+    cluster_accuracies,
     cluster_distances,
     contamination,
+    contingency,
     evaluate,
     matched_distance,
     misclustered_fraction,
@@ -80,3 +83,44 @@ def test_one_model_for_all_and_one_per_client() -> None:
 def test_contamination_by_hand() -> None:
     is_byzantine = np.array([True, False, False, True, True])
     assert contamination(np.array([0, 0, 1, -1, 0]), is_byzantine, 3).tolist() == pytest.approx([2 / 3, 0.0, 0.0])
+    assert contamination(np.array([0, 1, 1]), is_byzantine[:3], 2).tolist() == [1.0, 0.0]  # a single client
+
+
+def test_two_estimates_of_three_centres_by_hand() -> None:
+    """One to one: the far estimate is matched although no true centre is near it; the third goes to its nearest."""
+    two = np.array([[0.0, 0.0], [50.0, 0.0]])
+    assert cluster_distances(two, TRUE).tolist() == [0.0, 46.0, 3.0]
+    assert matched_distance(two, TRUE) == pytest.approx(49 / 3)
+    assert nearest_distance(two, TRUE) == 23.0
+    truth = Truth(TRUE, np.array([0, 1, 2]))
+    found = evaluate(two, np.array([0, 1, 0]), truth)
+    assert (found["dist"], found["matched_dist"], found["clusters"]) == (23.0, pytest.approx(49 / 3), 2.0)
+
+
+def test_the_table_of_labels_by_hand() -> None:
+    table = contingency(np.array([0, 2, 2, 2]), np.array([1, 1, 0, 1]))
+    assert table.tolist() == [[0, 1], [0, 0], [1, 2]]
+    for negative in (([0, -1], [0, 0]), ([0, 0], [3, -1])):
+        with pytest.raises(ValueError, match="labels: must be at least 0"):
+            contingency(*map(np.array, negative))
+
+
+def test_accuracies_by_hand() -> None:
+    """Two clients of the first true cluster, one of them in no cluster; Byzantine clients do not count."""
+    truth = Truth(np.zeros((2, 0)), np.array([0, 0, 1, 1, -1]))
+    right = np.array([[0.9, 0.1], [0.2, 0.6]])
+    assert cluster_accuracies(right, np.array([0, -1, 1, 0, 0]), truth).tolist() == pytest.approx([0.45, 0.4])
+
+
+def test_without_clients_or_centres_measures_are_not_numbers() -> None:
+    nobody = agreement(np.array([-1, 0]), Truth(TRUE, np.array([0, -1])))
+    assert all(np.isnan(value) for value in nobody.values())
+    blank = Truth(np.zeros((2, 0)), np.array([0, 1]))
+    for local in (False, True):
+        found = evaluate(np.zeros((2, 3)), np.array([0, 1]), blank, local=local)
+        assert np.isnan(found["dist"])
+        assert np.isnan(found["matched_dist"])
+        assert np.isnan(found["ari"]) == local
+    known = {"ari": 0.25, "misclustered": 0.75}
+    found = evaluate(TRUE, np.array([0, 1]), Truth(TRUE, np.array([0, 1])), known=known)
+    assert (found["ari"], found["misclustered"]) == (0.25, 0.75)

@@ -85,6 +85,25 @@ def test_a_step_to_infinity_is_not_taken() -> None:
     assert step.moves.tolist() == [0.0, 0.5]
 
 
+def test_a_step_that_is_infinite_in_one_coordinate_is_not_taken() -> None:
+    centres = np.array([[-1.7e308, 1.0], [2.0, 3.0]])
+    with np.errstate(over="ignore"):
+        step = take_step(Server(mean), centres, replies([0, 1], [[1.7e308, 1.0], [1.0, 1.0]]), np.ones(2))
+    assert step.centres.tolist() == [[-1.7e308, 1.0], [1.0, 2.0]]
+    assert step.rejected.tolist() == [True, False]
+
+
+def test_the_audit_counts_five_per_cent_per_side() -> None:
+    """Of 40 rows the two smallest and the two largest of each coordinate."""
+    updates = np.stack([np.arange(40.0), np.zeros(40)], axis=1)
+    accepted = replies([0] * 40, updates.tolist())
+    step = take_step(Server(median), CENTRES, accepted, np.full(3, 0.1))
+    assert step.trimmed is not None
+    assert np.flatnonzero(step.trimmed).tolist() == [0, 1, 38, 39]
+    assert set(step.trimmed.tolist()) == {0.0, 0.5}
+    assert take_step(Server(median, audit=False), CENTRES, accepted, np.full(3, 0.1)).trimmed is None
+
+
 def test_torch_takes_the_same_step() -> None:
     server = Server(median, L2Ball(2.0))
     for substitutes in (None, replies([2], [[4.0, -2.0]])):
@@ -176,3 +195,11 @@ def test_below_the_quorum_a_cluster_keeps_its_centre() -> None:
     step = take_step(Server(median, quorum=3), CENTRES, FIVE, np.full(3, 0.1))
     np.testing.assert_allclose(step.centres, [[-0.3, -0.2], [10.0, 10.0], [5.0, 5.0]])
     assert step.sizes.tolist() == [3, 2, 0]
+
+
+@pytest.mark.parametrize(("quorum", "moved"), [(1, [True, True]), (2, [True, False]), (3, [False, False])])
+def test_a_quorum_is_the_fewest_replies_that_move_a_centre(quorum: int, moved: list[bool]) -> None:
+    accepted = replies([0, 0, 1], [[1, 2], [3, 2], [4, 4]])
+    step = take_step(Server(median, quorum=quorum), CENTRES, accepted, np.full(3, 0.1))
+    assert (step.moves > 0).tolist() == [*moved, False]
+    assert step.sizes.tolist() == [2, 1, 0]  # the replies that arrived are counted as they are

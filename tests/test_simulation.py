@@ -134,3 +134,23 @@ def test_an_attack_does_not_write_into_what_a_task_keeps() -> None:
     sizes = drawn.clients.sizes.copy()
     network.sizes()
     assert np.array_equal(drawn.clients.sizes, sizes)
+
+
+@pytest.mark.parametrize("t", [0, 1, 2])
+def test_every_question_about_a_round_is_answered_on_its_own_samples(t: int, rng: np.random.Generator) -> None:
+    """Round t of 3 chooses on part 2t of 6 and computes on part 2t + 1 (Section 5), and so do starts that ask."""
+    clients = mixed_regression(rng, clients=4, clusters=2, samples=36, dim=3, byzantine=0.0, dtype=np.float64).clients
+    task = linear_regression(clients, "direct")
+    network = SimulatedNetwork(task, np.zeros(4, np.bool_), None, rng)
+    choosing, computing = (task.on(clients.part(2 * t + half, 6)) for half in (0, 1))
+    centres, like = rng.standard_normal((2, 3)), np.zeros((1, 3))
+    for found, expected in (
+        (network.losses(centres, (t, 3)), choosing.losses(centres)),
+        (network.losses(centres, (t, 3), computing=True), computing.losses(centres)),
+        (network.losses(centres), task.losses(centres)),
+        (network.minimisers(like, 0.1, (t, 3)), computing.minimisers(0.1)),
+        (network.minimisers(like, 0.1), task.minimisers(0.1)),
+        (network.curvatures(3), task.on(clients.part(1, 6)).curvatures()),
+        (network.curvatures(), task.curvatures()),
+    ):
+        np.testing.assert_array_equal(found.updates, expected)

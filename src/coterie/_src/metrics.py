@@ -62,13 +62,9 @@ def _matched_distances(between: Floats) -> Floats:
 def cluster_distances(centres: Array, truth: Array) -> Floats:
     """(k,): the distance of every true centre to its matched estimate; `matched_distance` is their mean.
 
-    A single estimate is compared with every true centre.
-
     >>> cluster_distances(np.array([[1.0], [0.1]]), np.array([[0.0], [1.0]])).tolist()
     [0.1, 0.0]
     """
-    if centres.shape[0] == 1:
-        centres = as_numpy(centres).repeat(truth.shape[0], axis=0)
     return _matched_distances(distances(centres, truth))
 
 
@@ -112,14 +108,13 @@ def agreement(labels: Ints, truth: Truth) -> Metrics:
 def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, known: Metrics | None = None) -> Metrics:
     """The metrics dist, matched_dist, ari, misclustered and clusters (the number of centres).
 
-    ari and misclustered are those of `agreement`. A single centre is compared with every true centre. Distances are NaN
-    where there are no true centres.
+    ari and misclustered are those of `agreement`. Distances are NaN where there are no true centres.
     local: whether there is one model per client. Then only the distances are defined, over the honest clients: dist to
     the nearest true centre, matched_dist to that of the client's own cluster.
     known: `agreement` of these labels, if it is known.
     """
     honest = np.flatnonzero(~truth.is_byzantine & (labels >= 0))
-    k, dim = truth.centres.shape
+    dim = truth.centres.shape[1]
     if local:
         metrics = dict.fromkeys(("dist", "matched_dist", "ari", "misclustered", "clusters"), NOT_APPLICABLE)
         if dim:
@@ -130,8 +125,7 @@ def evaluate(centres: Array, labels: Ints, truth: Truth, local: bool = False, kn
     metrics = {"dist": NOT_APPLICABLE, "matched_dist": NOT_APPLICABLE, **(known or agreement(labels, truth))}
     metrics["clusters"] = float(centres.shape[0])
     if dim:
-        single = centres.shape[0] == 1
-        between = distances(as_numpy(centres).repeat(k, axis=0) if single else centres, truth.centres)
+        between = distances(centres, truth.centres)
         metrics |= {"dist": _nearest(between), "matched_dist": _matched(between)}
     return metrics
 

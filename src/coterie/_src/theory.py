@@ -253,9 +253,11 @@ def share_condition(s: Setting) -> Condition:
 
 
 def separation_condition(s: Setting) -> Condition:
-    """max(n^(−1/5), m^(−1/6) n^(−1/3)) ≤ Δ (Assumption 5, up to a constant and logarithms)."""
-    n = s.samples
-    return Condition(max(n**-0.2, s.clients ** (-1 / 6) * n ** (-1 / 3)), s.separation)
+    """n^(−1/5) ≤ Δ (Assumption 5, up to a constant and logarithms).
+
+    The paper has max(n^(−1/5), m^(−1/6) n^(−1/3)), of which the second is never the larger, since m ≥ 1 and n ≥ 1.
+    """
+    return Condition(s.samples**-0.2, s.separation)
 
 
 def failure_probability(s: Setting) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import is_numpy_array, is_torch_array
+from array_api_compat import is_torch_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction, check_rows, trim_count
 from coterie._src.aggregators.coordinatewise import median
@@ -41,25 +41,18 @@ def squared_distances(updates: Array) -> Floats:
     [[0.0, 25.0], [25.0, 0.0]]
     """
     rows = check_rows(updates)
-    lower = np.zeros((rows, rows))
-    if is_numpy_array(updates) or (is_torch_array(updates) and updates.device.type == "cpu"):
-        values = native(updates)
-        values = np.ascontiguousarray(values)  # the kernel is slow on other layouts
-        step = max(BLOCK, -(-values.shape[1] // PARTS))
-        ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
-        parts = [np.zeros((rows, rows)) for _ in ranges]
-        for done in [
-            threads().submit(add_squared_distances, values, values, columns, True, part)
-            for columns, part in zip(ranges, parts, strict=True)
-        ]:
-            done.result()
-        lower = sum(parts, lower)
-    elif is_torch_array(updates):
+    if on_gpu(updates):
         return _squared_distances_on_gpu(updates)
-    else:
-        xp = namespace(updates)
-        for i in range(1, rows):
-            lower[i, :i] = as_numpy(xp.sum(xp.astype(updates[:i] - updates[i], xp.float64) ** 2, axis=1))
+    values = np.ascontiguousarray(native(updates))  # the kernel is slow on other layouts
+    step = max(BLOCK, -(-values.shape[1] // PARTS))
+    ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
+    parts = [np.zeros((rows, rows)) for _ in ranges]
+    for done in [
+        threads().submit(add_squared_distances, values, values, columns, True, part)
+        for columns, part in zip(ranges, parts, strict=True)
+    ]:
+        done.result()
+    lower = sum(parts, np.zeros((rows, rows)))
     return lower + lower.T
 
 

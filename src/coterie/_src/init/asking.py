@@ -221,7 +221,7 @@ class RobustStart:
         if len(accepted.clients) < fewest:
             raise ValueError(f"a robust start needs at least {fewest} well-formed answers, got {len(accepted.clients)}")
         middle = as_numpy(origin).astype(np.float64)
-        if conditioning is not None and by_gradient:
+        if conditioning is not None:  # then gradients were asked for
             return _conditioned_points(conditioning, accepted, middle)
         if origin.shape[1] < WIDE:
             found = as_numpy(accepted.updates).astype(np.float64)

@@ -40,8 +40,7 @@ def mean_between_ranks(rows: NDArray[Any], low: int, high: int) -> NDArray[Any]:
     The values are summed around the lowest of them, so that equal rows give that row.
     """
     columns = np.ascontiguousarray(rows.T)  # NumPy sorts contiguous values several times faster
-    ends = [rank for rank in (low - 1, low, high - 1, high) if 0 <= rank < len(rows)]
-    inside = np.partition(columns, ends, axis=1)[:, low:high].astype(np.float64)
+    inside = np.partition(columns, (low, high - 1), axis=1)[:, low:high].astype(np.float64)
     inside.sort(axis=1)
     first = inside[:, 0]
     with np.errstate(all="ignore"):
