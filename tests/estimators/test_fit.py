@@ -301,7 +301,7 @@ def test_a_cluster_no_larger_than_the_bound_is_suspicious() -> None:
     model = ClusteredRegressor(3, random_state=0).fit(X, y, site)
     own = model.labels_[0]
     assert model.suspicion_["site"][0] == "site 00"
-    assert f"cluster {own} has no more sites (1) than may be Byzantine (1)" in model.suspicion_["reasons"][0]
+    assert f"cluster {own} has no more members (1) than may be Byzantine (1)" in model.suspicion_["reasons"][0]
     assert model.suspicion_["score"][0] > 5  # by the loss at the clusters of the others
 
 

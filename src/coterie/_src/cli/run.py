@@ -152,7 +152,7 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Pat
             from coterie._src.plot import convergence
             from coterie._src.report.html import FILE
 
-            convergence(results, folder.path / "convergence.png", _title(chosen))
+            convergence(results, folder.path / "convergence.png", _title(chosen, results))
             write_page(folder.path, folder.path / FILE)
         print(
             f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
@@ -162,20 +162,23 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Pat
         raise SystemExit(130)
 
 
-def _title(chosen: Config) -> str:
-    if not chosen.problem.has_truth:
-        return chosen.problem.title()
-    attack = f"{chosen.attack.kind} attack on {chosen.attack.target}"
-    return f"{chosen.problem.title()}, {attack}, {chosen.run.trials} trials"
+def _title(chosen: Config, results: list[TrialResult]) -> str:
+    from coterie._src.experiments import run_title
+    from coterie._src.experiments.methods import METHODS
+
+    first = next((name for name in results[0].methods if METHODS[name].clusters_clients), None)
+    found = [] if first is None else [result.methods[first].metrics["clusters"] for result in results]
+    title = run_title(chosen, found)
+    return f"{title}, {chosen.run.trials} trials" if chosen.problem.has_truth else title
 
 
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie._src.experiments import summarise
     from coterie._src.experiments.methods import METHODS
-    from coterie._src.report import accuracy_table, as_table, cluster_members
+    from coterie._src.report import accuracy_table, as_table, cluster_members, shortened
 
     console = output_console()
-    console.print(as_table(summarise(results), _title(chosen), console.width))
+    console.print(as_table(summarise(results), _title(chosen, results), console.width))
     if (clusters := accuracy_table(results)) is not None:
         console.print(clusters)
     first = results[0]
@@ -193,6 +196,8 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
             if METHODS[method].clusters_clients:
                 lines = cluster_members((str(row["client"]), row["cluster"]) for row in found.audit)
                 print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
+                if seen := [str(row["client"]) for row in found.audit if row.get("evidence")]:
+                    print(f"worth a look (coterie audit says why): {shortened(seen)}")
                 break
 
 

@@ -21,11 +21,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from coterie._src.arrays import Floats, Ints
 from coterie._src.data import Clients
 from coterie._src.estimators import saving
-from coterie._src.estimators.suspicion import suspicion, trusted_clusters
 from coterie._src.experiments.config import AlgorithmSection
 from coterie._src.experiments.methods import max_byzantine_count
 from coterie._src.fitting import Result, fit
 from coterie._src.membership import Membership, cluster_of
+from coterie._src.suspicion import trusted_clusters
 from coterie._src.tasks import TASKS, LinearModel
 
 PARAMETERS = {
@@ -106,12 +106,10 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"method: {self.method} puts site {clients.names[int(labels.argmin())]} into no cluster")
         self.sites_ = sites
         bound = max_byzantine_count(self.max_byzantine, len(sites))
-        with np.errstate(all="ignore"):
-            suspicions = suspicion(TASKS[task].model(clients, self._classes), result, bound)
-        self._keep(result, suspicions, bound)
+        self._keep(result, bound)
         return self
 
-    def _keep(self, result: Result, suspicions: tuple[Floats, list[str]], bound: int) -> None:
+    def _keep(self, result: Result, bound: int) -> None:
         """Set the attributes that come from the result."""
         labels = self.labels_ = result.labels
         self.n_clusters_ = len(result.centres)
@@ -124,7 +122,9 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         self.cluster_weights_ = counted / counted.sum()
         self.diagnostics_ = result.diagnostics
         self._membership = result.membership
-        self._set_suspicion(*suspicions)
+        known = [row.get("suspicion", "") for row in result.audit]
+        scores = np.array([np.nan if score == "" else score for score in known], dtype=np.float64)
+        self._set_suspicion(scores, [row.get("evidence", "") for row in result.audit])
 
     def _set_suspicion(self, scores: Floats, reasons: list[str]) -> None:
         order = np.argsort(-scores, kind="stable")

@@ -7,6 +7,7 @@ from coterie._src.report.terminal import (
     number,
     plan_table,
     results_table,
+    shortened,
 )
 
-__all__ = ["accuracy_table", "as_table", "cluster_members", "number", "plan_table", "results_table"]
+__all__ = ["accuracy_table", "as_table", "cluster_members", "number", "plan_table", "results_table", "shortened"]

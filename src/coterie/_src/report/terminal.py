@@ -93,9 +93,18 @@ def cluster_members(labels: Iterable[tuple[str, int]]) -> list[str]:
     lines = []
     for cluster, names in sorted(members.items()):
         title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        lines.append(f"{title}: {', '.join(names[:NAMED])}{more}")
+        lines.append(f"{title}: {shortened(names)}")
     return lines
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many there are more.
+
+    >>> shortened(["oslo", "bern"])
+    'oslo, bern'
+    """
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
