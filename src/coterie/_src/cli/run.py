@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, print_doubts
+from coterie._src.cli.progress import ProgressLines
 
 if TYPE_CHECKING:
     from coterie._src.experiments import Config, RunFolder, TrialResult
@@ -202,7 +203,7 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
 
 
 class ProgressBar:
-    """A progress bar on stderr with trials, rounds and the remaining time; hidden if stderr is no terminal."""
+    """A progress bar on stderr with trials, rounds and the remaining time; lines where that is no terminal."""
 
     def __init__(self, chosen: Config) -> None:
         rounds = chosen.algorithm.rounds
@@ -223,6 +224,7 @@ class ProgressBar:
             disable=not console.is_terminal,
             transient=True,
         )
+        self.lines = ProgressLines("rounds", self.per_trial * self.trials)
         self.task = self.bar.add_task("", total=self.per_trial * self.trials, trial=1, trials=self.trials)
 
     def __enter__(self) -> Callable[[int], None]:
@@ -230,6 +232,9 @@ class ProgressBar:
         return self._advance
 
     def _advance(self, rounds: int) -> None:
+        if self.bar.disable:
+            self.lines.show(rounds)
+            return
         trial = min(self.trials, 1 + rounds // self.per_trial)
         self.bar.update(self.task, completed=rounds, trial=trial)
 
