@@ -356,6 +356,11 @@ def fitted(**options: Any) -> Any:
             lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], np.array([1, pd.NA], dtype=object)),
             "groups: row 1 must name a site by a string or a number, got <NA>",
         ),
+        (lambda: fitted().fit(ROWS.X, ROWS.y, "school"), "groups must be a column with the site of every row, got"),
+        (
+            lambda: ClusteredRegressor(1).fit(ROWS.X[:9], ROWS.y[:9], [7] * 9).predict(ROWS.X[:1], ["7"]),
+            "groups: site '7' was not in the fit, which has 7",
+        ),
         (lambda: fitted().predict(ROWS.X, ROWS.site, cluster=0), "predict: name groups or a cluster, and not both"),
         (lambda: fitted().predict(ROWS.X, cluster=2), "cluster must be a whole number from 0 to 1, got 2"),
         (lambda: fitted().predict(ROWS.X, cluster=True), "cluster must be a whole number from 0 to 1, got True"),
