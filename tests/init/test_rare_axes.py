@@ -12,7 +12,7 @@ CLIENTS, SAMPLES, KNOWING, LEVELS = 60, 60, 6, 8
 
 
 def features(seed: int) -> np.ndarray:
-    """(m, n, columns): an intercept, two categories of which the last level occurs at the last clients alone, numbers."""
+    """(m, n, columns): an intercept, two categories whose last level occurs at the last clients alone, numbers."""
     rng = np.random.default_rng(seed)
     found = []
     for i in range(CLIENTS):

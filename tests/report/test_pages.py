@@ -20,6 +20,7 @@ from command import coterie
 from coterie._src.experiments import RunFolder, run_trials
 from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.methods import METHODS
+from coterie._src.federation import certificates
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.page import federation_page
 from coterie._src.report.html import run_page, sweep_page
@@ -279,7 +280,7 @@ def test_the_page_of_an_arena_shades_by_the_ratio() -> None:
 
 def reply(round: int, client: int, **changes: object) -> dict[str, object]:
     usual = {"verdict": "accepted", "label": client % 2, "loss": 0.5, "margin": 0.1, "trimmed": 0.1, "distance": 1.0,
-             "samples": 20, "seconds": 0.25, "fault": "", "node": str(100 + client)}  # fmt: skip
+             "samples": 20, "seconds": 0.25, "bytes": 1500, "fault": "", "node": str(100 + client)}  # fmt: skip
     return {"round": round, "client": client, **usual, **changes}
 
 
@@ -326,6 +327,26 @@ def test_the_page_of_a_federation(federation: Path) -> None:
     assert "oslo: 0.9\ncluster 0" in tips
     assert NAMES[1] in found.texts
     assert "bern, round 5: silent" in tips
+    assert found.texts.count("7.5") == 8  # kilobytes of five answers
+    assert "present in no round" not in words
+    assert "certificates" not in words
+
+
+@pytest.mark.parametrize(("days", "soon"), [(30, True), (400, False)])
+def test_an_operator_sees_when_certificates_end_and_who_never_came(
+    days: int, soon: bool, federation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "VALID_DAYS", days)
+    certificates.CertificateAuthority("server.example").write(federation.parents[1])
+    (federation.parent / "nodes" / "rome.json").write_text('{"node-id": 999}')
+    words = "".join(check(federation_page(federation)).texts)
+    end = certificates.valid_until(federation.parent / "server.pem")
+    assert end is not None
+    assert f"certificates valid until{end:%Y-%m-%d}" in words
+    assert (f"The server's certificates are valid until {end:%Y-%m-%d} only" in words) == soon
+    assert "Registered, and present in no round: rome." in words
+    (federation.parent / "server.pem").write_text("no certificate")
+    check(federation_page(federation))
 
 
 def test_an_evaluation_that_is_none_is_one_line(federation: Path) -> None:

@@ -130,6 +130,7 @@ def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]
             "trimmed": None if info.trimmed is None else _none_if_nan(info.trimmed[client]),
             "distance": _none_if_nan(away[client]),
             "seconds": None if received is None else received.seconds,
+            "bytes": None if received is None else received.bytes,
             "fault": "" if received is None else received.fault,
         }
         row |= {name: _storable(getattr(answer, name, None)) for name in ("loss", "margin", "samples")}

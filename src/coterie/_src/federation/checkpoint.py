@@ -29,7 +29,7 @@ STATE, AUDIT = "state.safetensors", "audit.sqlite"
 ARRAYS = ("centres", "fixed", "curvatures", "weights")
 COLUMNS = (
     "round", "client", "node", "verdict", "label", "loss", "margin", "trimmed", "distance", "samples", "seconds",
-    "fault",
+    "fault", "bytes",
 )  # fmt: skip
 
 
@@ -109,6 +109,10 @@ class Checkpoint:
         audit = sqlite3.connect(self.folder / AUDIT)
         audit.execute("PRAGMA journal_mode = WAL")
         audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
+        known = {row[1] for row in audit.execute("PRAGMA table_info(replies)")}
+        for name in COLUMNS:
+            if name not in known:  # written by an earlier version; a new column comes last in both
+                audit.execute(f"ALTER TABLE replies ADD COLUMN {name}")
         return closing(audit)
 
     def rows(self) -> list[dict[str, Any]]:
