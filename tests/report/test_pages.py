@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import re
@@ -140,6 +141,20 @@ def test_the_numbers_of_the_page_are_those_of_the_summary(paper_run: Path) -> No
         mean, error = own["matched_dist"]["mean"], own["matched_dist"]["se"]
         assert f"{mean:.3f} ± {error:.3f}" in text, name
         assert f'data-key="{mean!r}"' in text, name
+
+
+def test_contamination_is_that_of_the_clusters_that_are_claimed(paper_run: Path) -> None:
+    """All 10 Byzantine clients claim the smallest cluster: its share there is as in rounds.csv, and 0 elsewhere."""
+    with (paper_run / "rounds.csv").open(newline="") as stream:
+        own = [row for row in csv.DictReader(stream) if (row["method"], row["trial"]) == ("ifca", "0")]
+    last = [float(part) for part in own[-1]["contamination"].split()]
+    assert sum(share > 0 for share in last) == 1
+    text = run_page(paper_run)
+    (found,) = [
+        part for part in text.split("<table") if "claim, in the first trial of ifca;" in text.split(part)[0][-900:]
+    ]
+    shown = re.findall(r'cluster \d</th><td class="number" data-key="([^"]+)"', found.partition("</table>")[0])
+    assert [float(share) for share in shown] == last
 
 
 def test_hostile_names_stay_text(hostile_run: Path) -> None:

@@ -158,7 +158,15 @@ def _flag(record: RunRecord, row: Mapping[str, str]) -> bool | None:
 def _clusters(record: RunRecord) -> Markup | None:
     """For each method its clusters, who moved between them, and the clients' updates."""
     made = [
-        (method, joined(_bars(record, method, i), _flow(record, method, i), _directions(record, method, i)))
+        (
+            method,
+            joined(
+                _bars(record, method, i),
+                _contamination(record, method, i),
+                _flow(record, method, i),
+                _directions(record, method, i),
+            ),
+        )  # fmt: skip
         for i, method in enumerate(record.clustering)
     ]
     return choice("cluster-figures", "Method", made)
@@ -173,6 +181,33 @@ def _bars(record: RunRecord, method: str, index: int) -> Markup:
         f"at the end of the first trial of {method}",
         f"cluster-sizes-{index}",
     )
+
+
+def _contamination(record: RunRecord, method: str, index: int) -> Markup | None:
+    """Of the replies that the server counted in each cluster, the share of Byzantine ones."""
+    shares = []
+    for row in record.rounds:
+        if (row["method"], row["trial"]) == (method, record.first) and row.get("contamination"):
+            shares.append([as_number(part) for part in row["contamination"].split()])
+    clusters = len(shares[0]) if shares else 0
+    if not clusters or any(len(row) != clusters for row in shares):
+        return None
+    columns = [
+        Column("cluster"),
+        Column("last round", "share of Byzantine clients among the replies that the server counted there"),
+        Column("largest", "the largest such share in any round"),
+        Column("in round", "the first round with it"),
+    ]
+    rows = []
+    for j in range(clusters):
+        own = [row[j] if math.isfinite(row[j]) else 0.0 for row in shares]  # no reply: nothing was contaminated
+        most = max(own)
+        rows.append([Cell(f"cluster {j}"), _share(own[-1]), _share(most), number_cell(float(own.index(most) + 1))])
+    caption = (
+        f"Contamination per cluster by the clusters that the clients claim, in the first trial of {method}; above, a "
+        "Byzantine client is counted in the cluster that fits its own data."
+    )
+    return table(f"contamination-{index}", caption, columns, rows)
 
 
 def _flow(record: RunRecord, method: str, index: int) -> Markup | None:
