@@ -67,6 +67,14 @@ def test_all_clients_and_another_method(run: Path) -> None:
     assert len({line[:8].strip() for line in lines if line.strip().startswith("site ")}) == 24
 
 
+def test_names_do_not_command_the_terminal(run: Path, tmp_path: Path) -> None:
+    for file in ("summary.json", "config.toml", "audit.csv"):
+        (tmp_path / file).write_bytes((run / file).read_bytes().replace(b"site 04", b"\x1b[31m04"))
+    lines = shown_by(tmp_path)
+    assert not any("\x1b" in line for line in lines)
+    assert sum("?[31m04" in line for line in lines) == 2
+
+
 def test_the_page_lists_the_same_clients(run: Path) -> None:
     text = (run / "report.html").read_text(encoding="utf-8")
     look = text[text.index('id="look"') : text.index('id="clients"')]

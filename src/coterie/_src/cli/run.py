@@ -176,7 +176,7 @@ def _title(chosen: Config, results: list[TrialResult]) -> str:
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie._src.experiments import summarise
     from coterie._src.experiments.methods import METHODS
-    from coterie._src.report import accuracy_table, as_table, cluster_members, shortened
+    from coterie._src.report import accuracy_table, as_table, cluster_members, printable, shortened
 
     console = output_console()
     console.print(as_table(summarise(results), _title(chosen, results), console.width))
@@ -185,7 +185,7 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
     first = results[0]
     for method, found in first.methods.items():
         if found.diagnostics is not None:
-            lines = found.diagnostics.lines([str(row["client"]) for row in found.audit])
+            lines = found.diagnostics.lines([printable(str(row["client"])) for row in found.audit])
             print(f"{method}, trial {first.trial}:", *lines, sep="\n  ")
             break
     if first.comparisons:

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie._src.report.run_record import as_number
-from coterie._src.report.terminal import number
+from coterie._src.report.terminal import number, printable
 from coterie._src.suspicion import TOO_SMALL
 
 OFTEN_OUTERMOST = 0.5
-"""The share of a client's coordinates among the outermost of its cluster, from which on it stands out."""
+"""The share of a client's coordinates among the outermost of its cluster, above which it stands out."""
 
 
 class Look(NamedTuple):
@@ -45,7 +45,7 @@ def looks(rows: Sequence[Mapping[str, str]]) -> list[Look]:
     for row in rows:
         evidence, trimmed = row.get("evidence", ""), as_number(row.get("trimmed"))
         reasons = [evidence] if evidence else []
-        if trimmed >= OFTEN_OUTERMOST:
+        if trimmed > OFTEN_OUTERMOST:
             reasons.append(f"its update was among the outermost of its cluster in {trimmed:.0%} of its coordinates")
         if not evidence and as_number(row.get("refused")) > 0:  # of an earlier version
             reasons.append(f"refused in {as_number(row['refused']):.0%} of the rounds ({row.get('reasons', '')})")
@@ -77,7 +77,7 @@ def looks_table(clients: Sequence[Look]) -> Table:
     table.add_column("why")
     for one in clients:
         table.add_row(
-            escape(one.client),
+            escape(printable(one.client)),
             "-" if one.cluster < 0 else str(one.cluster),
             *(
                 "-" if math.isnan(value) else number(value, digits)

@@ -116,11 +116,16 @@ def cluster_members(labels: Iterable[tuple[str, int]]) -> list[str]:
 def shortened(names: Sequence[str]) -> str:
     """The first names, and how many there are more.
 
-    >>> shortened(["oslo", "bern"])
-    'oslo, bern'
+    >>> shortened(["oslo", "\\x1b[31mbern"])
+    'oslo, ?[31mbern'
     """
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
+    return f"{', '.join(map(printable, names[:NAMED]))}{more}"
+
+
+def printable(name: str) -> str:
+    """A name of a client without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:
