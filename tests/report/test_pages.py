@@ -8,6 +8,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -345,6 +347,16 @@ def test_the_page_of_a_federation(federation: Path) -> None:
     assert found.texts.count("7.5") == 8  # kilobytes of five answers
     assert "present in no round" not in words
     assert "certificates" not in words
+
+
+def test_the_audit_and_the_page_of_a_federation_need_no_flower(federation: Path) -> None:
+    hidden = "sys.modules['flwr'] = sys.modules['cryptography'] = None"
+    code = f"import sys; {hidden}; from coterie._src.cli import entry; entry()"
+    for command, told in (("audit", "bern"), ("report", "report.html")):
+        arguments = [sys.executable, "-c", code, command, str(federation)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert told in done.stdout
 
 
 @pytest.mark.parametrize(("days", "soon"), [(30, True), (400, False)])

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coterie._src.cli.app import app, output_console
-from coterie._src.cli.federate import needing_flower, print_scores
+from coterie._src.cli.federate import print_scores
 
 AUDIT_OF_FEDERATION = "audit.sqlite"
 
@@ -73,10 +73,9 @@ def _audit_run(folder: Path, everyone: bool, method: str | None) -> None:
 
 
 def _audit_federation(folder: Path, everyone: bool, picture: Path | None) -> None:
-    with needing_flower():
-        from coterie._src.federation.audit import MIN_COMPARED, audit_clients, site_names
-        from coterie._src.federation.checkpoint import Checkpoint
-        from coterie._src.federation.report import audit_table
+    from coterie._src.federation.audit import MIN_COMPARED, audit_clients, site_names
+    from coterie._src.federation.checkpoint import Checkpoint
+    from coterie._src.federation.report import audit_table
     from coterie._src.plot import audit_map
     from coterie._src.report import cluster_members
 

@@ -37,17 +37,11 @@ def write_page(folder: Path, path: Path) -> None:
     if (folder / SUMMARY).is_file():
         text = run_page(folder)
     elif (folder / "audit.sqlite").is_file():
-        text = _federation_page(folder)
+        from coterie._src.federation.page import federation_page
+
+        text = federation_page(folder)
     elif (folder / DATABASE).is_file() or (folder / ARCHIVE).is_file():
         text = sweep_page(folder)
     else:
         raise ValueError(f"{folder}: is the folder of no run, federation or sweep")
     write_atomically(path, text.encode())
-
-
-def _federation_page(folder: Path) -> str:
-    try:
-        from coterie._src.federation.page import federation_page
-    except ImportError:
-        raise ValueError("report: needs Flower (pip install 'coterie[flower]') for a federation") from None
-    return federation_page(folder)

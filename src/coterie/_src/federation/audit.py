@@ -7,15 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.federation.network import FlowerNetwork
 from coterie._src.intake import Verdict
+
+if TYPE_CHECKING:
+    from coterie._src.federation.network import FlowerNetwork
 
 MAX_COORDINATES = 1 << 16
 """About how many coordinates of an update a distance is computed from."""

@@ -26,6 +26,8 @@ from coterie._src.optimisers import Moments
 from coterie._src.server import ServerMemory
 
 STATE, AUDIT = "state.safetensors", "audit.sqlite"
+CLIENTS, SUMMARY = "clients.csv", "evaluation.json"
+"""The files of an evaluation in the folder of a federation."""
 ARRAYS = ("centres", "fixed", "curvatures", "weights")
 COLUMNS = (
     "round", "client", "node", "verdict", "label", "loss", "margin", "trimmed", "distance", "samples", "seconds",

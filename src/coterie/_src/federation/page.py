@@ -16,9 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coterie._src.federation.audit import MIN_COMPARED, ClientAudit, audit_clients, site_names
-from coterie._src.federation.certificates import valid_until
-from coterie._src.federation.checkpoint import Checkpoint
-from coterie._src.federation.evaluation import CLIENTS, SUMMARY
+from coterie._src.federation.checkpoint import CLIENTS, SUMMARY, Checkpoint
 from coterie._src.federation.progress import Progress, read_progress
 from coterie._src.report.html.colours import SHADES
 from coterie._src.report.html.figures.clients import strips
@@ -79,7 +77,14 @@ def federation_page(folder: Path) -> str:
 
 
 def _valid_until(folder: Path) -> datetime | None:
-    """When the first of the server's certificates ends, which lie beside the folder; None without any."""
+    """When the first of the server's certificates ends, which lie beside the folder; None without any.
+
+    Nor is it known without the package that reads certificates, which comes with Flower.
+    """
+    try:
+        from coterie._src.federation.certificates import valid_until
+    except ImportError:
+        return None
     server = folder.resolve().parent
     return min(filter(None, (valid_until(server / name) for name in ("ca.pem", "server.pem"))), default=None)
 

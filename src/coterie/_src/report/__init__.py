@@ -11,4 +11,13 @@ from coterie._src.report.terminal import (
     shortened,
 )
 
-__all__ = ["accuracy_table", "as_table", "cluster_members", "number", "plan_table", "printable", "results_table", "shortened"]
+__all__ = [
+    "accuracy_table",
+    "as_table",
+    "cluster_members",
+    "number",
+    "plan_table",
+    "printable",
+    "results_table",
+    "shortened",
+]

@@ -166,7 +166,7 @@ def _clusters(record: RunRecord) -> Markup | None:
                 _flow(record, method, i),
                 _directions(record, method, i),
             ),
-        )  # fmt: skip
+        )
         for i, method in enumerate(record.clustering)
     ]
     return choice("cluster-figures", "Method", made)
