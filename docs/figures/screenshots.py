@@ -34,9 +34,9 @@ COMMANDS = {
 }  # fmt: skip
 """What is shown: the commands, each with a folder of its name."""
 KEPT = {
-    "paper": ["methods", "rounds", "clusters-of-clients", "theory"],
-    "schools": ["scores", "clients"],
-    "federation": ["sites"],
+    "paper": ["methods", "rounds", "clusters-of-clients", "diagnostics", "theory", "models", "configuration"],
+    "schools": ["scores", "look", "clients"],
+    "federation": ["look", "sites", "clusters-of-sites"],
     "arena": ["arena"],
 }
 """The sections that are kept of each."""
@@ -86,7 +86,7 @@ def main() -> None:
         coterie(place, "report", "arena")
         for name, sections in KEPT.items():
             report = place / name / ("results" if name == "federation" else "") / "report.html"
-            take(report, FIGURES, "report", sections)
+            take(report, FIGURES, "report-federation" if name == "federation" else "report", sections)
         take(place / "paper" / "report.html", FIGURES, "report-dark", ["methods"], dark=True)
 
 

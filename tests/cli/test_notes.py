@@ -116,3 +116,15 @@ def doubts_of(finals: dict[str, list[float]]) -> list[str]:
         for t in range(2)
     ]  # fmt: skip
     return list(result_doubts(default_config(), trials).values())
+
+
+def test_a_number_of_clusters_that_is_not_used_is_told(tmp_path: Path) -> None:
+    """A file of an earlier run says auto; a change of problem.clusters alone changes nothing."""
+    arguments = [*own_data(tmp_path, (3.0,) * 8)[:-2], "--method", "coterie"]
+    first = coterie(*arguments, "--out", "first", cwd=tmp_path)
+    assert (first.returncode, "note" in first.stderr) == (0, False)
+    again = ["run", "first/config.toml", "--set", "problem.clusters=2", "--json"]
+    assert (
+        "note: problem.clusters = 2: not used, since algorithm.clusters = auto" in coterie(*again, cwd=tmp_path).stderr
+    )
+    assert coterie(*again, "--set", "algorithm.clusters=known", cwd=tmp_path).stderr.count("not used") == 0

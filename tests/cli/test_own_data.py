@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
 from pathlib import Path
@@ -113,3 +115,44 @@ def test_what_cannot_be_learnt_from_is_told_before_a_folder_is_made(tmp_path: Pa
     done = coterie("run", *options, "--set", "problem.task=logistic", "--out", "o", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "coterie: client one, row 2: target 2.0 is not a class from 0 to 1\n")
     assert not (tmp_path / "o").exists()
+
+
+def test_the_number_of_clusters_of_own_data_is_found_unless_it_is_given(tmp_path: Path) -> None:
+    """Also where there are fewer clients than the default number of clusters; title, page and picture say what is."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "two").mkdir()
+    for site in range(2):
+        x = rng.standard_normal(40)
+        rows = [f"{a:.5f},{2 * a + 0.3 * b:.5f}" for a, b in zip(x, rng.standard_normal(40), strict=True)]
+        (tmp_path / "two" / f"site{site}.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.path=two"]
+    found = coterie("run", *options, "--out", "found", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[0].strip() == "two: k=1 found, linear"
+    assert "two: k=1 found, linear" in (tmp_path / "found" / "report.html").read_text()
+    given = coterie("run", *options, "--set", "problem.clusters=2", "--out", "given", cwd=tmp_path)
+    assert given.stdout.splitlines()[0].strip() == "two: k=2, linear"
+    again = coterie("run", "found/config.toml", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["methods"]["coterie"]["clusters"]["mean"] == 1.0
+    many = coterie("run", *options, "--set", "problem.clusters=5", cwd=tmp_path)
+    assert many.stderr == "coterie: problem.clusters: must be at most the number of clients (2), got 5\n"
+    (tmp_path / "two" / "site0.csv").write_text("x,y\n1,2\n")
+    short = coterie("run", *options, cwd=tmp_path)
+    assert "auto needs at least 2 samples per client, the smallest has 1; name k: problem.clusters" in short.stderr
+
+
+def test_the_rounds_of_own_data_have_the_loss(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((60, 2))
+    rows = [f"s{i % 6},{a:.6f},{b:.6f},{3 * a - b + 0.1 * (i % 3):.6f}" for i, (a, b) in enumerate(x)]
+    (tmp_path / "all.csv").write_text("\n".join(["site,a,b,y", *rows]) + "\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.path=all.csv", "--set", "problem.client=site"]
+    done = coterie("run", *options, "--set", "problem.clusters=1", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "run" / "rounds.csv").open(newline="") as stream:
+        losses = [float(row["loss"]) for row in csv.DictReader(stream) if row["method"] == "global"]
+    with (tmp_path / "run" / "trials.csv").open(newline="") as stream:
+        (end,) = [float(row["loss"]) for row in csv.DictReader(stream) if row["method"] == "global"]
+    assert losses[-1] == end <= losses[0]
+    assert len(losses) > 100
+    assert "mean loss" in (tmp_path / "run" / "report.html").read_text().partition('id="rounds"')[2]

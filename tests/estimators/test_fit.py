@@ -301,7 +301,7 @@ def test_a_cluster_no_larger_than_the_bound_is_suspicious() -> None:
     model = ClusteredRegressor(3, random_state=0).fit(X, y, site)
     own = model.labels_[0]
     assert model.suspicion_["site"][0] == "site 00"
-    assert f"cluster {own} has no more sites (1) than may be Byzantine (1)" in model.suspicion_["reasons"][0]
+    assert f"cluster {own} has no more members (1) than may be Byzantine (1)" in model.suspicion_["reasons"][0]
     assert model.suspicion_["score"][0] > 5  # by the loss at the clusters of the others
 
 
@@ -355,6 +355,11 @@ def fitted(**options: Any) -> Any:
         (
             lambda: fitted().fit(ROWS.X[:2], ROWS.y[:2], np.array([1, pd.NA], dtype=object)),
             "groups: row 1 must name a site by a string or a number, got <NA>",
+        ),
+        (lambda: fitted().fit(ROWS.X, ROWS.y, "school"), "groups must be a column with the site of every row, got"),
+        (
+            lambda: ClusteredRegressor(1).fit(ROWS.X[:9], ROWS.y[:9], [7] * 9).predict(ROWS.X[:1], ["7"]),
+            "groups: site '7' was not in the fit, which has 7",
         ),
         (lambda: fitted().predict(ROWS.X, ROWS.site, cluster=0), "predict: name groups or a cluster, and not both"),
         (lambda: fitted().predict(ROWS.X, cluster=2), "cluster must be a whole number from 0 to 1, got 2"),

@@ -162,3 +162,32 @@ def test_a_table_that_is_known_by_name_comes_back_with_its_columns(tmp_path: Pat
     assert found.cluster == cluster
     errors = [((given - score) ** 2).mean() for given in (found.predict(frame), models.predict(frame, cluster))]
     assert errors[0] < errors[1] < 0.3 * score.var()
+
+
+def test_the_clients_of_a_run_are_known_by_name(tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), ["site,x,y"]
+    for i in range(8):
+        slope = (3.0 if i % 2 else -3.0) + 0.1 * i
+        rows += [f"s{i},{x:.6f},{slope * x + 0.1 * rng.standard_normal():.6f}" for x in rng.standard_normal(25)]
+    (tmp_path / "all.csv").write_text("\n".join(rows) + "\n")
+    options = ["--set", "problem.kind=folder", "--set", "problem.path=all.csv", "--set", "problem.client=site"]
+    for out, *more in (("own",), ("plain", "--set", "algorithm.personalise=none")):
+        done = coterie("run", *options, "--set", "problem.clusters=2", *more, "--out", out, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    own, plain = (ct.load(tmp_path / out) for out in ("own", "plain"))
+    assert own.cluster_of("s1") == own.cluster_of("s7") != own.cluster_of("s0")
+    at_one = pandas.DataFrame({"x": [0.0, 1.0]})
+    for models, tolerance in ((own, 0.1), (plain, 0.6)):
+        slopes = [float(np.diff(models.predict(at_one, client=f"s{i}"))[0]) for i in range(8)]
+        np.testing.assert_allclose(slopes, [(3.0 if i % 2 else -3.0) + 0.1 * i for i in range(8)], atol=tolerance)
+        assert len(set(slopes)) == (8 if models is own else 2)
+    assert np.array_equal(plain.predict(at_one, client="s3"), plain.predict(at_one, plain.cluster_of("s3")))
+    for call, told in (
+        (lambda: own.cluster_of("s7 "), r"^client: s7  was not in the run; did you mean s7\?$"),
+        (lambda: own.predict(at_one, 0, client="s1"), r"^predict: name a client or a cluster, and not both$"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            call()
+    (tmp_path / "own" / "audit.csv").unlink()
+    with pytest.raises(ValueError, match="are known for trial 0 of a run; name a cluster"):
+        ct.load(tmp_path / "own").cluster_of("s1")

@@ -48,7 +48,9 @@ def test_the_audit_puts_byzantine_clients_first(attacked: bool, tmp_path: Path) 
         ClusteredDescent(Server(median), rounds=10), max_clients=clients, deadline=5, folder=tmp_path
     )
     centres_of(grid, start, made)
-    found = audit_clients(Checkpoint(tmp_path).rows())
+    rows = Checkpoint(tmp_path).rows()
+    assert all(80 <= row["bytes"] < 1000 for row in rows)  # 20 numbers in float32, and those about them
+    found = audit_clients(rows)
     if attacked:
         scores = {one.client: one.score for one in found}
         assert roc_auc_score(drawn.truth.is_byzantine, [scores[i] for i in range(clients)]) >= 0.99

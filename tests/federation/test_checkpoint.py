@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from coterie._src.algorithms import ClusteredDescent, State
 from coterie._src.algorithms.base import RoundInfo
 from coterie._src.data import Federation
 from coterie._src.federation import ClusteredStrategy
-from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.checkpoint import AUDIT, COLUMNS, Checkpoint, Saved
 from coterie._src.optimisers import Momentum
 from coterie._src.server import Server, ServerMemory
 from in_process import InProcessGrid
@@ -57,6 +59,21 @@ def test_a_killed_server_goes_on(server: Server, drawn: Federation, start: np.nd
         return [{k: v for k, v in row.items() if k != "seconds"} for row in Checkpoint(tmp_path / folder).rows()]
 
     assert without_clock("torn") == without_clock("whole")
+
+
+def test_the_audit_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> None:
+    """Without the column `bytes`, which came last."""
+    with closing(sqlite3.connect(tmp_path / AUDIT)) as old, old:
+        columns = ", ".join(name for name in COLUMNS if name != "bytes")
+        old.execute(f"CREATE TABLE replies ({columns}, PRIMARY KEY (round, client))")
+        old.execute("INSERT INTO replies (round, client, fault) VALUES (1, 0, 'late')")
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save(
+        Saved(State(2, np.ones((1, 2))), np.random.default_rng(0), []), [{"round": 2, "client": 0, "bytes": 8}]
+    )
+    first, second = checkpoint.rows()
+    assert (first["round"], first["fault"], first["bytes"]) == (1, "late", None)
+    assert (second["round"], second["fault"], second["bytes"]) == (2, None, 8)
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:

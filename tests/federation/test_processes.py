@@ -260,4 +260,4 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     assert "no federation writes here yet" in nowhere.stderr
     nothing = coterie("audit", ".", cwd=folder)
     assert nothing.returncode == 2
-    assert "audit.sqlite: no such file" in nothing.stderr
+    assert "is the folder of no run or federation" in nothing.stderr

@@ -43,6 +43,9 @@ FILE = Path(__file__).with_name("results.json")
 Result = dict[str, Any]
 """centres: floats as JSON writes them, which keeps every bit, and the hash of their bytes; labels, rounds and audit."""
 
+EVIDENCE = ("loss", "suspicion", "evidence")
+"""Columns of the audit that follow from the centres and the labels, which are pinned."""
+
 SMALL = {"clients": 20, "clusters": 2, "samples": 20, "dim": 24, "byzantine": 0.15}
 BOUNDS = {"max_byzantine": 0.15, "trim": 0.3, "rounds": 12}
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -102,7 +105,7 @@ def summary_of(found: Any) -> Result:
         **pinned(as_numpy(found.centres)),
         "labels": labels,
         "rounds": len(found.rounds),
-        "audit": ["/".join(str(value) for value in row.values()) for row in found.audit],
+        "audit": ["/".join(str(value) for name, value in row.items() if name not in EVIDENCE) for row in found.audit],
         "sizes": [row["sizes"] for row in rounds],
         "refused": [row["refused"] for row in rounds],
         "metrics": {name: None if value != value else value for name, value in metrics.items()},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +23,7 @@ from command import coterie
 from coterie._src.experiments import RunFolder, run_trials
 from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.methods import METHODS
+from coterie._src.federation import certificates
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.page import federation_page
 from coterie._src.report.html import run_page, sweep_page
@@ -139,6 +143,20 @@ def test_the_numbers_of_the_page_are_those_of_the_summary(paper_run: Path) -> No
         mean, error = own["matched_dist"]["mean"], own["matched_dist"]["se"]
         assert f"{mean:.3f} ± {error:.3f}" in text, name
         assert f'data-key="{mean!r}"' in text, name
+
+
+def test_contamination_is_that_of_the_clusters_that_are_claimed(paper_run: Path) -> None:
+    """All 10 Byzantine clients claim the smallest cluster: its share there is as in rounds.csv, and 0 elsewhere."""
+    with (paper_run / "rounds.csv").open(newline="") as stream:
+        own = [row for row in csv.DictReader(stream) if (row["method"], row["trial"]) == ("ifca", "0")]
+    last = [float(part) for part in own[-1]["contamination"].split()]
+    assert sum(share > 0 for share in last) == 1
+    text = run_page(paper_run)
+    (found,) = [
+        part for part in text.split("<table") if "claim, in the first trial of ifca;" in text.split(part)[0][-900:]
+    ]
+    shown = re.findall(r'cluster \d</th><td class="number" data-key="([^"]+)"', found.partition("</table>")[0])
+    assert [float(share) for share in shown] == last
 
 
 def test_hostile_names_stay_text(hostile_run: Path) -> None:
@@ -279,7 +297,7 @@ def test_the_page_of_an_arena_shades_by_the_ratio() -> None:
 
 def reply(round: int, client: int, **changes: object) -> dict[str, object]:
     usual = {"verdict": "accepted", "label": client % 2, "loss": 0.5, "margin": 0.1, "trimmed": 0.1, "distance": 1.0,
-             "samples": 20, "seconds": 0.25, "fault": "", "node": str(100 + client)}  # fmt: skip
+             "samples": 20, "seconds": 0.25, "bytes": 1500, "fault": "", "node": str(100 + client)}  # fmt: skip
     return {"round": round, "client": client, **usual, **changes}
 
 
@@ -326,6 +344,36 @@ def test_the_page_of_a_federation(federation: Path) -> None:
     assert "oslo: 0.9\ncluster 0" in tips
     assert NAMES[1] in found.texts
     assert "bern, round 5: silent" in tips
+    assert found.texts.count("7.5") == 8  # kilobytes of five answers
+    assert "present in no round" not in words
+    assert "certificates" not in words
+
+
+def test_the_audit_and_the_page_of_a_federation_need_no_flower(federation: Path) -> None:
+    hidden = "sys.modules['flwr'] = sys.modules['cryptography'] = None"
+    code = f"import sys; {hidden}; from coterie._src.cli import entry; entry()"
+    for command, told in (("audit", "bern"), ("report", "report.html")):
+        arguments = [sys.executable, "-c", code, command, str(federation)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert told in done.stdout
+
+
+@pytest.mark.parametrize(("days", "soon"), [(30, True), (400, False)])
+def test_an_operator_sees_when_certificates_end_and_who_never_came(
+    days: int, soon: bool, federation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "VALID_DAYS", days)
+    certificates.CertificateAuthority("server.example").write(federation.parents[1])
+    (federation.parent / "nodes" / "rome.json").write_text('{"node-id": 999}')
+    words = "".join(check(federation_page(federation)).texts)
+    end = certificates.valid_until(federation.parent / "server.pem")
+    assert end is not None
+    assert f"certificates valid until{end:%Y-%m-%d}" in words
+    assert (f"The server's certificates are valid until {end:%Y-%m-%d} only" in words) == soon
+    assert "Registered, and present in no round: rome." in words
+    (federation.parent / "server.pem").write_text("no certificate")
+    check(federation_page(federation))
 
 
 def test_an_evaluation_that_is_none_is_one_line(federation: Path) -> None:

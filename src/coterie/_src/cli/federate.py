@@ -1,11 +1,10 @@
-"""`coterie federate` and `coterie audit`."""
+"""`coterie federate`."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from coterie._src.cli.app import ConfigFile, Overrides, app, output_console
+from coterie._src.cli.app import ConfigFile, Overrides, app
 
 federate = typer.Typer(
     no_args_is_help=True, help="Real federations over Flower (`pip install 'coterie[flower]'`); see docs/federation.md."
@@ -25,7 +24,7 @@ Method = Annotated[str, typer.Option(help="The method that the server runs.")]
 
 
 @contextlib.contextmanager
-def _needing_flower() -> Iterator[None]:
+def needing_flower() -> Iterator[None]:
     """Say in one line that Flower is not installed."""
     try:
         yield
@@ -58,7 +57,7 @@ def up(
     from coterie._src.experiments import read_config
     from coterie._src.experiments.problems import Folder
 
-    with _needing_flower():
+    with needing_flower():
         from coterie._src.federation.deployment import write_deployment
     chosen = read_config(config, changes or [])
     if isinstance(chosen.problem, Folder) and features < 1 and not chosen.problem.columns:
@@ -92,16 +91,16 @@ def simulate(
     """Rehearse a federation: the clients of a synthetic problem as nodes of a Flower simulation on this machine."""
     from coterie._src.experiments import read_config
 
-    with _needing_flower():
+    with needing_flower():
         from coterie._src.federation.rehearsal import rehearse
     watched = Console(stderr=True).is_terminal
     rehearse(read_config(file, changes or []), method, out, _show if watched else None)
     if watched:  # else the log of the run, which ends with it, is shown
-        _print_scores(out / "results")
+        print_scores(out / "results")
     print(out / "results")
 
 
-def _print_scores(folder: Path) -> None:
+def print_scores(folder: Path) -> None:
     """Print the sites' scores, where there are any."""
     from coterie._src.federation.report import TABLE
 
@@ -118,7 +117,7 @@ def watch(
 
     This view is for a terminal; `coterie watch FOLDER` shows the same and the audit as a page for the browser.
     """
-    with _needing_flower():
+    with needing_flower():
         from coterie._src.federation.progress import read_progress
     if read_progress(folder) is None:
         raise ValueError(f"{folder}: no federation writes here yet")
@@ -144,45 +143,3 @@ def _show(folder: Path, has_ended: Callable[[], bool]) -> None:
             if ended or (progress is not None and progress.done):
                 return
             time.sleep(REFRESH_SECONDS)
-
-
-@app.command()
-def audit(
-    folder: Annotated[Path, typer.Argument(help="The folder that a federation leaves on its server.")],
-    everyone: Annotated[bool, typer.Option("--all", help="Show all clients, not only those that stand out.")] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="PNG, SVG or PDF: clients by rounds. Default: in FOLDER.")
-    ] = None,
-) -> None:
-    """Show which clients stand out, and why (evidence, not a verdict), and which client is in which cluster.
-
-    Sites are shown by name where the server was started by a deployment's `start.sh`, which writes down whose key is
-    whose.
-    """
-    with _needing_flower():
-        from coterie._src.federation.audit import MIN_COMPARED, audit_clients, site_names
-        from coterie._src.federation.checkpoint import AUDIT, Checkpoint
-        from coterie._src.federation.report import audit_table
-    from coterie._src.plot import audit_map
-    from coterie._src.report import cluster_members
-
-    if not (folder / AUDIT).is_file():
-        raise ValueError(f"{folder / AUDIT}: no such file; a federation writes one")
-    rows = Checkpoint(folder).rows()
-    if not rows:
-        raise ValueError(f"{folder}: no round is finished yet")
-    clients, names = audit_clients(rows), site_names(folder)
-    shown = [one for one in clients if one.reasons or everyone]
-    if shown:
-        output_console().print(audit_table(shown, names))
-    else:
-        print(f"Nobody stands out among {len(clients)} clients in {max(row['round'] for row in rows)} rounds.")
-    in_order = sorted(clients, key=lambda one: one.client)
-    print(*cluster_members((names.get(one.node, str(one.client)), one.cluster) for one in in_order), sep="\n")
-    sizes = Counter(one.cluster for one in clients if one.cluster >= 0)
-    if any(size < MIN_COMPARED for size in sizes.values()):
-        print(f"In a cluster of fewer than {MIN_COMPARED} nobody can stand out.")
-    _print_scores(folder)
-    path = picture or folder / "audit.png"
-    audit_map(rows, path, names)
-    print(path)

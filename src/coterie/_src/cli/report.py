@@ -37,8 +37,6 @@ def write_page(folder: Path, path: Path) -> None:
 
 
 def _federation_page(folder: Path) -> str:
-    try:
-        from coterie._src.federation.page import federation_page
-    except ImportError:
-        raise ValueError("report: needs Flower (pip install 'coterie[flower]') for a federation") from None
+    from coterie._src.federation.page import federation_page
+
     return federation_page(folder)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, print_doubts
+from coterie._src.cli.progress import ProgressLines
 
 if TYPE_CHECKING:
     from coterie._src.experiments import Config, RunFolder, TrialResult
@@ -164,7 +165,7 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Pat
             from coterie._src.plot import convergence
             from coterie._src.report.html import FILE
 
-            convergence(results, folder.path / "convergence.png", _title(chosen))
+            convergence(results, folder.path / "convergence.png", _title(chosen, results))
             write_page(folder.path, folder.path / FILE)
         print(
             f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
@@ -174,26 +175,29 @@ def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Pat
         raise SystemExit(130)
 
 
-def _title(chosen: Config) -> str:
-    if not chosen.problem.has_truth:
-        return chosen.problem.title()
-    attack = f"{chosen.attack.kind} attack on {chosen.attack.target}"
-    return f"{chosen.problem.title()}, {attack}, {chosen.run.trials} trials"
+def _title(chosen: Config, results: list[TrialResult]) -> str:
+    from coterie._src.experiments import run_title
+    from coterie._src.experiments.methods import METHODS
+
+    first = next((name for name in results[0].methods if METHODS[name].clusters_clients), None)
+    found = [] if first is None else [result.methods[first].metrics["clusters"] for result in results]
+    title = run_title(chosen, found)
+    return f"{title}, {chosen.run.trials} trials" if chosen.problem.has_truth else title
 
 
 def _show(chosen: Config, results: list[TrialResult]) -> None:
     from coterie._src.experiments import summarise
     from coterie._src.experiments.methods import METHODS
-    from coterie._src.report import accuracy_table, as_table, cluster_members
+    from coterie._src.report import accuracy_table, as_table, cluster_members, printable, shortened
 
     console = output_console()
-    console.print(as_table(summarise(results), _title(chosen), console.width))
+    console.print(as_table(summarise(results), _title(chosen, results), console.width))
     if (clusters := accuracy_table(results)) is not None:
         console.print(clusters)
     first = results[0]
     for method, found in first.methods.items():
         if found.diagnostics is not None:
-            lines = found.diagnostics.lines([str(row["client"]) for row in found.audit])
+            lines = found.diagnostics.lines([printable(str(row["client"])) for row in found.audit])
             print(f"{method}, trial {first.trial}:", *lines, sep="\n  ")
             break
     if first.comparisons:
@@ -205,11 +209,13 @@ def _show(chosen: Config, results: list[TrialResult]) -> None:
             if METHODS[method].clusters_clients:
                 lines = cluster_members((str(row["client"]), row["cluster"]) for row in found.audit)
                 print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
+                if seen := [str(row["client"]) for row in found.audit if row.get("evidence")]:
+                    print(f"worth a look (coterie audit says why): {shortened(seen)}")
                 break
 
 
 class ProgressBar:
-    """A progress bar on stderr with trials, rounds and the remaining time; hidden if stderr is no terminal."""
+    """A progress bar on stderr with trials, rounds and the remaining time; lines where that is no terminal."""
 
     def __init__(self, chosen: Config) -> None:
         from coterie._src.experiments.progress import max_rounds
@@ -229,6 +235,7 @@ class ProgressBar:
             disable=not console.is_terminal,
             transient=True,
         )
+        self.lines = ProgressLines("rounds", self.per_trial * self.trials)
         self.task = self.bar.add_task("", total=self.per_trial * self.trials, trial=1, trials=self.trials)
 
     def __enter__(self) -> Callable[[int], None]:
@@ -236,6 +243,9 @@ class ProgressBar:
         return self._advance
 
     def _advance(self, rounds: int) -> None:
+        if self.bar.disable:
+            self.lines.show(rounds)
+            return
         trial = min(self.trials, 1 + rounds // self.per_trial)
         self.bar.update(self.task, completed=rounds, trial=trial)
 

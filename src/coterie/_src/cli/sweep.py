@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, print_doubts
+from coterie._src.cli.progress import ProgressLines
 
 if TYPE_CHECKING:
     from coterie._src.experiments.database import Database
@@ -147,7 +148,7 @@ def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
 
 
 class SweepProgress:
-    """A bar with trials, rate and time left, below a running table, on stderr; nothing where that is no terminal."""
+    """A bar with trials, rate and time left, below a running table, on stderr; lines where that is no terminal."""
 
     def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
         console = Console(stderr=True)
@@ -164,6 +165,7 @@ class SweepProgress:
         )
         self.task = self.bar.add_task("", total=total, completed=done, rate="")
         self.live = Live(self.bar, console=console, transient=True) if console.is_terminal else None
+        self.lines, self.done = ProgressLines("trials", total, done), done
 
     def __enter__(self) -> Callable[[], None]:
         if self.live is not None:
@@ -171,7 +173,9 @@ class SweepProgress:
         return self._advance
 
     def _advance(self) -> None:
+        self.done += 1
         if self.live is None:
+            self.lines.show(self.done)
             return
         speed = self.bar.tasks[0].finished_speed or self.bar.tasks[0].speed
         self.bar.update(self.task, advance=1, rate=f"{speed:.1f}/s" if speed else "")

@@ -16,16 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from coterie._src.arrays import Floats, Ints
 from coterie._src.data import Clients
 from coterie._src.estimators import saving
-from coterie._src.estimators.suspicion import suspicion, trusted_clusters
 from coterie._src.experiments.config import AlgorithmSection
 from coterie._src.experiments.methods import max_byzantine_count
 from coterie._src.fitting import Result, fit
 from coterie._src.membership import Membership, cluster_of
+from coterie._src.suspicion import trusted_clusters
 from coterie._src.tasks import TASKS, LinearModel
 
 PARAMETERS = {
@@ -106,12 +106,10 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"method: {self.method} puts site {clients.names[int(labels.argmin())]} into no cluster")
         self.sites_ = sites
         bound = max_byzantine_count(self.max_byzantine, len(sites))
-        with np.errstate(all="ignore"):
-            suspicions = suspicion(TASKS[task].model(clients, self._classes), result, bound)
-        self._keep(result, suspicions, bound)
+        self._keep(result, bound)
         return self
 
-    def _keep(self, result: Result, suspicions: tuple[Floats, list[str]], bound: int) -> None:
+    def _keep(self, result: Result, bound: int) -> None:
         """Set the attributes that come from the result."""
         labels = self.labels_ = result.labels
         self.n_clusters_ = len(result.centres)
@@ -124,7 +122,9 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         self.cluster_weights_ = counted / counted.sum()
         self.diagnostics_ = result.diagnostics
         self._membership = result.membership
-        self._set_suspicion(*suspicions)
+        known = [row.get("suspicion", "") for row in result.audit]
+        scores = np.array([np.nan if score == "" else score for score in known], dtype=np.float64)
+        self._set_suspicion(scores, [row.get("evidence", "") for row in result.audit])
 
     def _set_suspicion(self, scores: Floats, reasons: list[str]) -> None:
         order = np.argsort(-scores, kind="stable")
@@ -259,8 +259,12 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         known = {site: number for number, site in enumerate(self.sites_.tolist())}
         numbers = np.array([known.get(site, -1) for site in given.tolist()])
         if self.unknown != "global" and (numbers < 0).any():
+            first = given[numbers < 0].tolist()[0]
+            other = next((site for site in known if str(site) == str(first)), None)
+            if other is not None:
+                raise ValueError(f"groups: site {first!r} was not in the fit, which has {other!r}")
             raise ValueError(
-                f"groups: site {given[numbers < 0].tolist()[0]!r} was not in the fit; assign(X, y) finds the cluster "
+                f"groups: site {first!r} was not in the fit; assign(X, y) finds the cluster "
                 'of new samples (unknown="global" predicts by the mean of the clusters)'
             )
         found: Ints = numbers[places]
@@ -341,7 +345,10 @@ def site_names(groups: Any, rows: int) -> NDArray[Any]:
     >>> site_names(["oslo", "bern"], 2).tolist(), site_names(np.array([3, 1]), 2).tolist()
     (['oslo', 'bern'], [3, 1])
     """
-    given = column_or_1d(np.asarray(groups))
+    given = np.asarray(groups)
+    if given.ndim != 1 and given.shape != (rows, 1):
+        raise ValueError(f"groups must be a column with the site of every row, got shape {given.shape}")
+    given = given.ravel()
     if len(given) != rows:
         raise ValueError(f"groups must name the site of every row ({rows}), got {len(given)}")
     cells = given.tolist()

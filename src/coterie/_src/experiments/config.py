@@ -179,7 +179,9 @@ class Config(Section):
         """Raise a ValueError if the options need more than `fewest` samples per client; found: ends the message."""
         needed = 2 * self.algorithm.rounds
         if self.algorithm.clusters == "auto" and fewest < 2:
-            raise ValueError(f"algorithm.clusters: auto needs at least 2 samples per client, {found}")
+            raise ValueError(
+                f"algorithm.clusters: auto needs at least 2 samples per client, {found}; name k: problem.clusters"
+            )
         if self.algorithm.resample and fewest < needed:
             raise ValueError(f"algorithm.resample: needs at least 2*rounds = {needed} samples per client, {found}")
 

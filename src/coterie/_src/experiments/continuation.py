@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from coterie._src.arrays import Floats, Ints, as_numpy, like
 from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, Method, Setting
-from coterie._src.experiments.models import load
+from coterie._src.experiments.models import load, read_labels
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import Observe, TrialSetup, draw_trial
 from coterie._src.experiments.trial import OnRound, compare, judged_clients, run_method, run_methods
@@ -51,18 +50,11 @@ def read_run(folder: str | Path, method: str | None = None) -> EarlierRun:
     wanted = models.config.methods[0] if method is None else method
     if not file.is_file():
         raise ValueError(f"{file}: no such file; only the folder of `coterie run` can be continued")
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row.get("trial") == "0" and row.get("method") == wanted]
-    try:
-        labels = np.array([int(row["cluster"]) for row in rows], dtype=np.int64)
-        names = tuple(row["client"] for row in rows)
-    except (KeyError, ValueError, TypeError):
-        raise ValueError(f"{file}: must have the columns client and cluster, a whole number") from None
-    if not len(labels) or labels.min() < -1 or labels.max() >= len(models.centres):
-        raise ValueError(f"{file}: the clusters of {wanted} must be from -1 to {len(models.centres) - 1}")
+    known = read_labels(file, wanted, len(models.centres))
     if models.membership is not None and len(models.membership.loss) != len(models.centres):
         raise ValueError(f"{Path(folder) / 'membership.json'}: must have {len(models.centres)} clusters")
-    return EarlierRun(models.centres, names, labels, models.membership)
+    labels = np.array(list(known.values()), dtype=np.int64)
+    return EarlierRun(models.centres, tuple(known), labels, models.membership)
 
 
 def continue_trial(

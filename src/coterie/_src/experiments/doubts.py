@@ -33,6 +33,7 @@ def doubts(config: Config) -> dict[str, str]:
         "bound": _bound_too_small(config),
         "large bound": _bound_too_large(config),
         "own": _left_to_the_method(config),
+        "clusters": _clusters_are_not_used(config),
     }
     if isinstance(config.problem, ClientTables):
         if any(METHODS[name].clusters_clients and not _conditioned(config, name) for name in config.methods):
@@ -154,6 +155,18 @@ def _left_to_the_method(config: Config) -> str | None:
     if "coterie" not in config.methods or not own or not config.problem.has_parameters:
         return None
     return f"{', '.join(f'algorithm.{name}' for name in own)}: the method coterie does not use these"
+
+
+def _clusters_are_not_used(config: Config) -> str | None:
+    """A warning where k is given for own data, and estimated all the same."""
+    problem = config.problem
+    unset = type(problem).model_fields["clusters"].default
+    if not isinstance(problem, ClientTables) or config.algorithm.clusters == "known" or problem.clusters == unset:
+        return None
+    return (
+        f"problem.clusters = {problem.clusters}: not used, since algorithm.clusters = auto finds the number; set "
+        "algorithm.clusters=known"
+    )
 
 
 RECOMMENDED = "coterie"

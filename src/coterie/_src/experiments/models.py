@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import difflib
 import json
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from safetensors.numpy import load_file
 from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients, Encoding, rescaled, without_names
 from coterie._src.experiments.config import Config
+from coterie._src.experiments.methods import OWN
 from coterie._src.experiments.personal import PersonalModel, personal_model
 from coterie._src.experiments.problems import ClientTables, Images
 from coterie._src.experiments.problems.images import on_device
@@ -43,12 +47,14 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     Returns
     -------
     Models
-        With `assign(x, y)`, `predict(x, cluster)`, `personalise(x, y)`, `centres` and, for networks, `module(cluster)`.
+        With `predict(x, client=…)` and `cluster_of(client)` for the clients of the run, `assign(x, y)`,
+        `predict(x, cluster)` and `personalise(x, y)` for others, `centres` and, for networks, `module(cluster)`.
 
     Examples
     --------
     >>> import coterie as ct
     >>> models = ct.load("runs/digits")  # doctest: +SKIP
+    >>> models.predict(x, client="oslo")  # a client of the run  # doctest: +SKIP
     >>> cluster = models.assign(x, y)  # which cluster is this client's? -1: none of them  # doctest: +SKIP
     >>> models.predict(new_x, cluster)  # by the model of that cluster  # doctest: +SKIP
     >>> models.personalise(x, y).predict(new_x)  # by a model of the client's own, shrunk towards it  # doctest: +SKIP
@@ -60,10 +66,7 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
         file = path / "centres.safetensors"
     if not file.is_file():
         raise ValueError(f"{file}: no such file; the run has no trial {trial}")
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file}: cannot be read as centres ({error})") from None
+    tensors = _read_tensors(file)
     chosen = config.methods[0] if method is None else method
     if chosen not in tensors:
         raise ValueError(f"{file}: has no method {chosen}; it has {', '.join(sorted(tensors))}")
@@ -71,6 +74,27 @@ def load(folder: str | Path, method: str | None = None, trial: int = 0) -> Model
     membership = _read_membership(path / "membership.json", chosen, trial)
     source = (path, chosen) if trial == 0 else None
     return Models(config, tensors[chosen], encoding=encoding, membership=membership, source=source)
+
+
+def _read_tensors(file: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file by their names, those of the methods."""
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file}: cannot be read as centres ({error})") from None
+
+
+def read_labels(file: Path, method: str, clusters: int) -> dict[str, int]:
+    """The cluster of every client in trial 0 of a method, by its name, from audit.csv."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row.get("trial") == "0" and row.get("method") == method]
+    try:
+        found = {row["client"]: int(row["cluster"]) for row in rows}
+    except (KeyError, ValueError, TypeError):
+        raise ValueError(f"{file}: must have the columns client and cluster, a whole number") from None
+    if not found or min(found.values()) < -1 or max(found.values()) >= clusters:
+        raise ValueError(f"{file}: the clusters of {method} must be from -1 to {clusters - 1}")
+    return found
 
 
 def _read_encoding(file: Path) -> Encoding | None:
@@ -122,8 +146,53 @@ class Models:
         self.cluster = None if found < 0 else found
         return found
 
-    def predict(self, x: Any, cluster: int | None = None) -> NDArray[Any]:
-        """(n,): the predictions of a cluster's model, classes or numbers."""
+    @cached_property
+    def labels(self) -> dict[str, int]:
+        """The cluster of every client of the run by its name, -1 for none; empty where the folder does not say."""
+        file = None if self.source is None else self.source[0] / "audit.csv"
+        if self.source is None or file is None or not file.is_file():
+            return {}
+        return read_labels(file, self.source[1], len(self.centres))
+
+    def cluster_of(self, client: str) -> int:
+        """The cluster of a client of the run; a ValueError for a client that is in none."""
+        self._check_known(client)
+        if self.labels[client] < 0:
+            raise ValueError(f"client: {client} is in no cluster")
+        return self.labels[client]
+
+    def _check_known(self, client: str) -> None:
+        if not self.labels:
+            raise ValueError("client: the clusters of the clients are known for trial 0 of a run; name a cluster")
+        if client not in self.labels:
+            near = difflib.get_close_matches(str(client), self.labels, n=1)
+            raise ValueError(f"client: {client} was not in the run{f'; did you mean {near[0]}?' if near else ''}")
+
+    def _model_of(self, client: str) -> NDArray[Any]:
+        """(d,): the personal model of a client or, without one, that of its cluster."""
+        self._check_known(client)
+        if self.source is not None:
+            path, method = self.source
+            file = path / "personal" / "0.safetensors"
+            rows = _read_tensors(file).get(method.removesuffix(OWN) + OWN) if file.is_file() else None
+            if rows is not None:
+                if rows.shape != (len(self.labels), self.centres.shape[1]):
+                    raise ValueError(f"{file}: must have a model for each of the {len(self.labels)} clients")
+                own: NDArray[Any] = rows[list(self.labels).index(client)]
+                return own
+        found: NDArray[Any] = self.centres[self.cluster_of(client)]
+        return found
+
+    def predict(self, x: Any, cluster: int | None = None, *, client: str | None = None) -> NDArray[Any]:
+        """(n,): the predictions of a model, classes or numbers.
+
+        cluster: the model of this cluster. client: that of this client of the run: its personal one or, where the run
+        has none, that of its cluster.
+        """
+        if client is not None:
+            if cluster is not None:
+                raise ValueError("predict: name a client or a cluster, and not both")
+            return self._predicted(self._model_of(client), x)
         chosen = self.cluster if cluster is None else cluster
         if chosen is None:
             raise ValueError("cluster: must be named; assign(x, y) finds that of a client by its samples")

@@ -63,6 +63,8 @@ class Recorder:
                 each = self._accuracies(info.labels)
                 row["accuracy"] = self._accuracy(each)
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
+        elif self.task.has_curvatures and not self.local:  # of a network it would be another pass over all samples
+            row["loss"] = self._loss(info.labels)
         row["movement"] = info.movement
         row["unknown_senders"] = info.unknown_senders
         row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))

@@ -46,9 +46,9 @@ class RunFolder:
     """The folder of one run.
 
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
-    client), assignments.csv (of trial 0: per round, the clients that came into another cluster), directions.csv (of
-    trial 0: the clients' updates at one point along two directions), clusters.csv (accuracies, for networks),
-    clients.csv (held-out scores per client, for own data),
+    client; of trial 0 also its loss, and what speaks for a look at it), assignments.csv (of trial 0: per round, the
+    clients that came into another cluster), directions.csv (of trial 0: the clients' updates at one point along two
+    directions), clusters.csv (accuracies, for networks), clients.csv (held-out scores per client, for own data),
     centres/TRIAL.safetensors (a tensor per method; for the problem `folder` with the names of the columns),
     personal/TRIAL.safetensors (a model per client, of methods that give each its own), membership.json (of trial 0: the
     usual losses in each cluster), columns.json (for the problem `folder`, what was done to the columns). A trial is

@@ -165,7 +165,8 @@ def check(config: Config) -> None:
         return
     clients = problem.draw(stream(config.run.seed, 0, "data")).clients
     problem.check(clients, config.run.device)
-    if problem.clusters > clients.count:
+    estimated = config.algorithm.clusters == "auto" and config.asks_for_start
+    if problem.clusters > clients.count and not estimated:
         raise ValueError(
             f"problem.clusters: must be at most the number of clients ({clients.count}), got {problem.clusters}"
         )

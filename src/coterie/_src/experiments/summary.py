@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie._src.experiments.config import Config
 from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.problems import ClientTables
 from coterie._src.registry import Registry
 
 
@@ -49,7 +51,7 @@ METRICS: Registry[Metric] = Registry(
         Metric("oracle_ratio", "matched distance relative to the oracle's", "x oracle", 2),
         Metric("worst_ratio", "the same in the cluster where it is worst"),
         Metric("clusters", "number of clusters"),
-        Metric("loss", "mean loss of the honest clients at their cluster's model", "loss"),
+        Metric("loss", "mean loss of the honest clients at their cluster's model", "loss", label="mean loss"),
         Metric("test_loss", "loss on held-out samples, mean over the honest clients", "test loss"),
         Metric("test_r2", "R² on held-out samples, mean over the honest clients", "test R²"),
         Metric("test_worst_r2", "the same over the worst tenth of the clients", "worst tenth"),
@@ -100,3 +102,14 @@ def summarise(trials: Sequence[TrialResult]) -> Summary:
         }
         for name in names
     }
+
+
+def run_title(config: Config, clusters: Sequence[float]) -> str:
+    """One line about a run; clusters: how many a method that estimates k found, in each trial."""
+    problem = config.problem
+    if problem.has_truth:
+        return f"{problem.title()}, {config.attack.kind} attack on {config.attack.target}"
+    counts = sorted({int(count) for count in clusters if math.isfinite(count)})
+    if config.algorithm.clusters == "known" or not counts or not isinstance(problem, ClientTables):
+        return problem.title()
+    return problem.title(f"{counts[0]} found" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} found")

@@ -75,7 +75,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
     if isinstance(problem, dict) and "kind" not in problem:
         raw = {**raw, "problem": {"kind": "mixed-regression", **problem}}
     if isinstance(problem, dict) and problem.get("kind") in PROBLEMS.names:
-        for section, keys in PROBLEMS[problem["kind"]].section.defaults.items():
+        for section, keys in PROBLEMS[problem["kind"]].section.defaults_for(problem).items():
             if isinstance(raw.get(section, {}), dict):
                 raw = {**raw, section: {**keys, **raw.get(section, {})}}
     try:

@@ -24,11 +24,12 @@ from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, Observe, TrialSetup, draw_trial
-from coterie._src.membership import membership_of
+from coterie._src.membership import Membership, membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
 from coterie._src.server import Server
-from coterie._src.simulation import SimulatedNetwork, play
+from coterie._src.simulation import SimulatedNetwork, choices, play
+from coterie._src.suspicion import suspicion
 from coterie._src.tasks import Task
 
 OnRound = Callable[[], None]
@@ -180,14 +181,38 @@ def run_method(
         centres = like(result.centres, setup.start)
         result = evaluated(result, cluster_models(setup.task, centres, result.labels), setup)
     if record and method.clusters_clients and recorder.last is not None:
-        state = recorder.last.state
+        state, first = recorder.last.state, setup.trial == 0
+        members = membership_of(task, state.centres, result.labels, setting.max_byzantine)
         result = replace(
             result,
             diagnostics=diagnose(algorithm, network, state),
-            membership=membership_of(task, state.centres, result.labels, setting.max_byzantine),
-            directions=leading_directions(network, state) if setup.trial == 0 else None,
+            membership=members,
+            directions=leading_directions(network, state) if first else None,
+            audit=_with_evidence(result.audit, network, state, members, setting.max_byzantine)
+            if first
+            else result.audit,
         )
     return result
+
+
+def _with_evidence(
+    audit: list[Row], network: SimulatedNetwork, state: State, members: Membership, max_byzantine: int
+) -> list[Row]:
+    """The audit with what the clients' losses say, those of Byzantine clients on the data with which they compute."""
+    task = network.working_task
+    refused = np.array([row["refused"] for row in audit])
+    found = suspicion(task, state.centres, choices(task, state), members, refused, max_byzantine)
+    return [
+        {**row, "loss": _digits(loss), "suspicion": _digits(score), "evidence": reasons}
+        for row, loss, score, reasons in zip(
+            audit, found.losses.tolist(), found.scores.tolist(), found.reasons, strict=True
+        )
+    ]
+
+
+def _digits(value: float) -> float | str:
+    """The value with six digits; empty where it is not finite."""
+    return float(f"{value:.6g}") if math.isfinite(value) else ""
 
 
 def _compile_round(task: Task, start: Array) -> None:

@@ -7,15 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.federation.network import FlowerNetwork
 from coterie._src.intake import Verdict
+
+if TYPE_CHECKING:
+    from coterie._src.federation.network import FlowerNetwork
 
 MAX_COORDINATES = 1 << 16
 """About how many coordinates of an update a distance is computed from."""
@@ -130,6 +132,7 @@ def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]
             "trimmed": None if info.trimmed is None else _none_if_nan(info.trimmed[client]),
             "distance": _none_if_nan(away[client]),
             "seconds": None if received is None else received.seconds,
+            "bytes": None if received is None else received.bytes,
             "fault": "" if received is None else received.fault,
         }
         row |= {name: _storable(getattr(answer, name, None)) for name in ("loss", "margin", "samples")}

@@ -78,6 +78,14 @@ class CertificateAuthority:
         write_secret(folder / "offline" / "ca.key", _private_pem(self.key, serialization.PrivateFormat.PKCS8))
 
 
+def valid_until(file: Path) -> datetime.datetime | None:
+    """The end of the validity of a certificate in PEM form; None where the file is missing or none."""
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return None
+
+
 def node_key() -> tuple[bytes, bytes]:
     """Return a new private and public key in OpenSSH format on the curve P-384, the only kind that Flower accepts."""
     key = _new_key()

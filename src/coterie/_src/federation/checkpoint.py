@@ -27,10 +27,12 @@ from coterie._src.optimisers import Moments
 from coterie._src.server import ServerMemory
 
 STATE, AUDIT = "state.safetensors", "audit.sqlite"
+CLIENTS, SUMMARY = "clients.csv", "evaluation.json"
+"""The files of an evaluation in the folder of a federation."""
 ARRAYS = ("centres", "fixed", "curvatures", "weights")
 COLUMNS = (
     "round", "client", "node", "verdict", "label", "loss", "margin", "trimmed", "distance", "samples", "seconds",
-    "fault",
+    "fault", "bytes",
 )  # fmt: skip
 
 
@@ -110,6 +112,10 @@ class Checkpoint:
         audit = sqlite3.connect(self.folder / AUDIT)
         audit.execute("PRAGMA journal_mode = WAL")
         audit.execute(f"CREATE TABLE IF NOT EXISTS replies ({', '.join(COLUMNS)}, PRIMARY KEY (round, client))")
+        known = {row[1] for row in audit.execute("PRAGMA table_info(replies)")}
+        for name in COLUMNS:
+            if name not in known:  # written by an earlier version; a new column comes last in both
+                audit.execute(f"ALTER TABLE replies ADD COLUMN {name}")
         return closing(audit)
 
     def rows(self) -> list[dict[str, Any]]:

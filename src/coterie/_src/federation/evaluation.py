@@ -21,15 +21,13 @@ from coterie._src.experiments.outcome import Row
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.federation.audit import site_names
-from coterie._src.federation.checkpoint import Checkpoint
+from coterie._src.federation.checkpoint import CLIENTS, SUMMARY, Checkpoint
 from coterie._src.federation.network import FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.site_reports import Report, Request, Score, admit_report
 from coterie._src.kernels.order_statistics import mean_between_ranks
 from coterie._src.metrics import NOT_APPLICABLE
 
-CLIENTS, SUMMARY = "clients.csv", "evaluation.json"
-"""The files of an evaluation in the folder of a federation."""
 NO_REPLY = "no report"
 SCORE_NAMES: dict[Score, str] = {"r2": "R²", "accuracy": "accuracy", "loss": "negative loss"}
 
@@ -79,6 +77,11 @@ class Evaluation:
     max_byzantine: int
     score: Score
     models: tuple[str, ...]
+
+    @property
+    def score_name(self) -> str:
+        """The score as tables call it."""
+        return SCORE_NAMES[self.score]
 
     @cached_property
     def tested(self) -> list[int]:
@@ -181,7 +184,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """The summary for evaluation.json; what is not known is None."""
         return {
-            "score": SCORE_NAMES[self.score],
+            "score": self.score_name,
             "sites": len(self.names),
             "reports": len(self.reports),
             "with_held_out_samples": len(self.tested),

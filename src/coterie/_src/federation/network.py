@@ -34,6 +34,7 @@ class Received(NamedTuple):
     answer: Any  # an Answer or, to a request for a report, its numbers
     fault: str  # what was wrong with the reply; empty for nothing
     seconds: float
+    bytes: int = 0  # of its records
 
 
 class Exchange(NamedTuple):
@@ -242,7 +243,9 @@ class FlowerNetwork:
                 if _failed_with(reply, ErrorCode.MESSAGE_UNAVAILABLE):
                     lost.add(client)
                     continue
-                received[client] = Received(*_answer_of(exchange, reply, exchange.nodes[client]), seconds)
+                received[client] = Received(
+                    *_answer_of(exchange, reply, exchange.nodes[client]), seconds, _bytes_of(reply)
+                )
                 self.on_reply(len(received), total)
             if is_last or awaited.isdisjoint(waiting.values()):
                 break
@@ -253,6 +256,14 @@ class FlowerNetwork:
 
 def _failed_with(reply: Message, *codes: int) -> bool:
     return reply.has_error() and reply.error.code in codes
+
+
+def _bytes_of(reply: Message) -> int:
+    """The bytes of the records of a reply; 0 for one that has none, or cannot be taken apart."""
+    try:
+        return 0 if reply.has_error() else sum(record.count_bytes() for record in reply.content.values())
+    except Exception:  # a hostile record may raise anything
+        return 0
 
 
 def _answer_of(exchange: Exchange, reply: Message, node: int) -> tuple[Any, str]:

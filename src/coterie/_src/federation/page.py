@@ -7,6 +7,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coterie._src.federation.audit import MIN_COMPARED, ClientAudit, audit_clients, site_names
-from coterie._src.federation.checkpoint import Checkpoint
-from coterie._src.federation.evaluation import CLIENTS, SUMMARY
+from coterie._src.federation.checkpoint import CLIENTS, SUMMARY, Checkpoint
 from coterie._src.federation.progress import Progress, read_progress
 from coterie._src.report.html.colours import SHADES
 from coterie._src.report.html.figures.clients import strips
@@ -31,6 +31,8 @@ MAX_ROUNDS = 60
 """The rounds of the map, at most; beyond, every s-th is drawn."""
 MAX_SITES = 200
 """The sites of the map, at most: those that stand out most."""
+SOON = timedelta(days=60)
+"""So long before their end certificates are a note."""
 FARTHEST = 10.0
 """The distance, in median distances, from which on a cell has the strongest shade."""
 
@@ -44,6 +46,8 @@ def federation_page(folder: Path) -> str:
         raise ValueError(f"{folder}: no round is finished yet")
     progress, _ = read_progress(folder) or (None, 0.0)
     sites, nodes = audit_clients(rows), site_names(folder)
+    absent = [nodes[node] for node in nodes.keys() - {one.node for one in sites}]
+    until = _valid_until(folder)
     names = {one.client: nodes.get(one.node, f"client {one.client}") for one in sites}
     last = _last_verdicts(rows)
     sizes = Counter(one.cluster for one in sites if one.cluster >= 0)
@@ -55,6 +59,10 @@ def federation_page(folder: Path) -> str:
         f"No reply in the last round from {sum(verdict == 'silent' for verdict in last.values())} sites."
         if "silent" in last.values()
         else "",
+        f"Registered, and present in no round: {', '.join(sorted(absent))}." if absent else "",
+        f"The server's certificates are valid until {until:%Y-%m-%d} only; then no site connects without new ones."
+        if until is not None and until - datetime.now(UTC) < SOON
+        else "",
     ]
     parts = [
         *section("notes", "Worth knowing first", notes([line for line in remarks if line])),
@@ -65,10 +73,25 @@ def federation_page(folder: Path) -> str:
         *section("models", "Models", _models(folder)),
         *section("configuration", "Configuration", _configuration(folder)),
     ]
-    return page(f"Federation of {len(sites)} sites", _facts(rows, progress, last), parts)
+    return page(f"Federation of {len(sites)} sites", _facts(rows, progress, last, until), parts)
 
 
-def _facts(rows: Sequence[Row], progress: Progress | None, last: Mapping[int, str]) -> list[tuple[str, object]]:
+def _valid_until(folder: Path) -> datetime | None:
+    """When the first of the server's certificates ends, which lie beside the folder; None without any.
+
+    Nor is it known without the package that reads certificates, which comes with Flower.
+    """
+    try:
+        from coterie._src.federation.certificates import valid_until
+    except ImportError:
+        return None
+    server = folder.resolve().parent
+    return min(filter(None, (valid_until(server / name) for name in ("ca.pem", "server.pem"))), default=None)
+
+
+def _facts(
+    rows: Sequence[Row], progress: Progress | None, last: Mapping[int, str], until: datetime | None
+) -> list[tuple[str, object]]:
     done = max(row["round"] for row in rows)
     state = "unknown" if progress is None else "finished" if progress.done else "not finished"
     count = Counter("refused" if verdict not in ("accepted", "silent") else verdict for verdict in last.values())
@@ -76,6 +99,7 @@ def _facts(rows: Sequence[Row], progress: Progress | None, last: Mapping[int, st
         ("status", state),
         ("rounds", f"{done}" if progress is None else f"{done} of at most {progress.rounds}"),
         *((f"{words} in the last round", count[words]) for words in ("accepted", "silent", "refused")),
+        *([] if until is None else [("certificates valid until", f"{until:%Y-%m-%d}")]),
     ]
 
 
@@ -99,9 +123,12 @@ def _sites(
     rows: Sequence[Row], sites: Sequence[ClientAudit], names: Mapping[int, str], last: Mapping[int, str]
 ) -> Markup:
     seconds: dict[int, list[float]] = {}
+    sent: dict[int, float] = {}
     for row in rows:
         if isinstance(row["seconds"], int | float):
             seconds.setdefault(row["client"], []).append(float(row["seconds"]))
+        if isinstance(row["bytes"], int):
+            sent[row["client"]] = sent.get(row["client"], 0.0) + row["bytes"] / 1000
     columns = [
         Column("site"),
         Column("cluster", "in which it was last"),
@@ -111,6 +138,7 @@ def _sites(
         Column("distance", "median distance of its update to its cluster's median, in median distances"),
         Column("trimmed", "share of its coordinates that were among the outermost of its cluster"),
         Column("seconds", "median time of an answer"),
+        Column("kilobytes", "of all its answers to the questions of the rounds"),
         Column("reasons", "why it stands out"),
     ]
     made = []
@@ -126,6 +154,7 @@ def _sites(
                 number_cell(one.distance, f"{one.distance:.1f}"),
                 number_cell(one.trimmed_fraction, f"{one.trimmed_fraction:.0%}"),
                 number_cell(took, f"{took:.2f}"),
+                number_cell(sent.get(one.client), f"{sent.get(one.client, 0.0):.1f}"),
                 Cell("; ".join(one.reasons)),
             ]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -13,9 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from coterie._src.federation.audit import ClientAudit
-from coterie._src.federation.evaluation import SCORE_NAMES, Evaluation
 from coterie._src.federation.progress import Progress
 from coterie._src.report import number
+
+if TYPE_CHECKING:
+    from coterie._src.federation.evaluation import Evaluation
 
 BAR_WIDTH = 40
 MAX_FAULTS = 8
@@ -51,7 +54,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
     """Return a table with a row for each model that the sites compared."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("a site's model", no_wrap=True)
-    score = SCORE_NAMES[evaluation.score]
+    score = evaluation.score_name
     for name in ("test loss", *((f"test {score}", "worst tenth") if evaluation.score != "loss" else ())):
         table.add_column(name, justify="right")
     for model, found in evaluation.summary.items():

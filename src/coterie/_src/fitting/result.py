@@ -36,7 +36,9 @@ class Result:
     rounds : list of dict
         One row per round, as `rounds.csv` of `coterie run` has them.
     audit : list of dict
-        One row per client: its cluster, and how often its replies were trimmed, refused or missing.
+        One row per client: its cluster, and how often its replies were trimmed, refused or missing; of methods that
+        cluster the clients also its loss there, its suspicion, −log₁₀ of the probability that a member has such a loss
+        or a larger one, and the evidence in words, "" for a client that does not stand out.
     metrics : dict
         What the tables show: loss, rounds, seconds, clusters and, with a truth, matched_dist, oracle_ratio,
         worst_ratio and ari.

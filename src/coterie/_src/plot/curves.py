@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie._src.experiments import TrialResult
+from coterie._src.experiments.methods import OWN
 from coterie._src.plot.style import method_colour, metric_label, new_figure, save
 
 if TYPE_CHECKING:
@@ -34,17 +35,20 @@ def _leave_out_divergence(axes: Axes) -> None:
 def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = "") -> None:
     """Matched distance by round, mean over trials with a band of one standard error, as PNG (or SVG, PDF).
 
-    A dot marks the last round of a method. Methods without rounds are horizontal lines. Where the truth is unknown: how
-    far the centres still move.
+    A dot marks the last round of a method. Methods without rounds are horizontal lines. Where the truth is unknown: the
+    mean loss at the clients' models or, where that is not known, how far the centres still move.
     """
     figure = new_figure(9, 4.6)
     axes = figure.add_subplot()
     methods = trials[0].methods
     known = any(not np.isnan(found.metrics["matched_dist"]) for found in methods.values())
     tested = any(found.clusters for found in methods.values())
-    metric = "matched_dist" if known else "accuracy" if tested else "movement"
+    has_loss = any("loss" in row for found in methods.values() for row in found.rounds)
+    metric = "matched_dist" if known else "accuracy" if tested else "loss" if has_loss else "movement"
     for name in methods:
-        curves = [[row[metric] for row in trial.methods[name].rounds] for trial in trials]
+        if metric == "loss" and name.endswith(OWN):  # the rounds are those of the method without personal models
+            continue
+        curves = [[row.get(metric, np.nan) for row in trial.methods[name].rounds] for trial in trials]
         color = method_colour(name)
         if not any(curves):
             final = [trial.methods[name].metrics.get(metric, np.nan) for trial in trials]
@@ -65,7 +69,7 @@ def convergence(trials: Sequence[TrialResult], path: str | Path, title: str = ""
             )
     if metric != "accuracy":
         axes.set_yscale("log")
-    if metric == "matched_dist":  # a movement may well fall to nothing
+    if metric in ("matched_dist", "loss"):  # a movement may well fall to nothing
         _leave_out_divergence(axes)
     axes.set_xlabel("round")
     axes.set_ylabel(metric_label(metric))

@@ -6,7 +6,18 @@ from coterie._src.report.terminal import (
     cluster_members,
     number,
     plan_table,
+    printable,
     results_table,
+    shortened,
 )
 
-__all__ = ["accuracy_table", "as_table", "cluster_members", "number", "plan_table", "results_table"]
+__all__ = [
+    "accuracy_table",
+    "as_table",
+    "cluster_members",
+    "number",
+    "plan_table",
+    "printable",
+    "results_table",
+    "shortened",
+]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,8 +17,8 @@ from coterie._src.experiments.summary import METRICS, Statistic, Summary, statis
 
 COLUMNS = {metric.name: metric.heading for metric in METRICS if metric.heading}
 
-WIDE = 100
-"""The width of a terminal, in characters, from which on all columns are shown."""
+LEFT_OUT = ("rounds", "seconds")
+"""The columns that a narrow terminal does not show."""
 NAMED = 30
 """The number of clients that a line names."""
 
@@ -46,9 +47,24 @@ def _without_needless_loss(having: Sequence[str]) -> list[str]:
     return [m for m in having if m != "loss" or not {"dist", "accuracy", "test_loss"} & set(having)]
 
 
-def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
-    """One row per method, mean ± standard error over the trials; on a narrow terminal without rounds and seconds."""
-    metrics = [metric for metric in shown(summary) if width >= WIDE or metric not in ("rounds", "seconds")]
+def as_table(summary: Summary, title: str = "", width: int | None = None) -> Table:
+    """One row per method, mean ± standard error over the trials.
+
+    width: of the terminal; a table that is wider leaves out rounds and seconds, and says so below.
+    """
+    metrics = list(shown(summary))
+    table = _methods_table(summary, title, metrics)
+    if width is None or Console(width=10_000).measure(table).maximum <= width:
+        return table
+    kept = [metric for metric in metrics if metric not in LEFT_OUT]
+    table = _methods_table(summary, title, kept)
+    if len(kept) < len(metrics):
+        table.caption = "rounds and seconds need a wider terminal; they are in summary.json"
+        table.caption_justify = "left"
+    return table
+
+
+def _methods_table(summary: Summary, title: str, metrics: Sequence[str]) -> Table:
     table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for metric in metrics:
@@ -56,7 +72,7 @@ def as_table(summary: Summary, title: str = "", width: int = WIDE) -> Table:
     for method, statistics in summary.items():
         cells = []
         for metric in metrics:
-            if metric in ("rounds", "seconds"):
+            if metric in LEFT_OUT:
                 mean = statistics[metric]["mean"]
                 cells.append("-" if mean is None else f"{mean:.{METRICS[metric].digits}f}")
             else:
@@ -93,9 +109,23 @@ def cluster_members(labels: Iterable[tuple[str, int]]) -> list[str]:
     lines = []
     for cluster, names in sorted(members.items()):
         title = f"cluster {cluster}" if cluster >= 0 else "in no cluster"
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        lines.append(f"{title}: {', '.join(names[:NAMED])}{more}")
+        lines.append(f"{title}: {shortened(names)}")
     return lines
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many there are more.
+
+    >>> shortened(["oslo", "\\x1b[31mbern"])
+    'oslo, ?[31mbern'
+    """
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(map(printable, names[:NAMED]))}{more}"
+
+
+def printable(name: str) -> str:
+    """A name of a client without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:

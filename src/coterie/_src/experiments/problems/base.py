@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -37,6 +38,11 @@ class Problem(Section):
     kind: str
     clusters: int = Field(5, ge=1, description="k, the number of clusters and of centres")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of data, updates and centres")
+
+    @classmethod
+    def defaults_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """The defaults of keys of other sections; given: the keys of the problem that are set."""
+        return cls.defaults
 
     @abstractmethod
     def draw(self, rng: Generator) -> Federation:

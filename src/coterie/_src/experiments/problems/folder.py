@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -66,6 +67,15 @@ class ClientTables(Problem):
         byzantine[rng.permutation(clients.count)[: byzantine_count(clients.count, self.byzantine)]] = True
         return Federation(clients, held_out=held_out, byzantine=byzantine)
 
+    def title(self, clusters: str = "") -> str:
+        """clusters: how many were found, where k is estimated."""
+        return f"{self.source}: k={clusters or self.clusters}, {self.task}"
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """Where the clients come from, for titles."""
+
     @abstractmethod
     def own_data(self) -> OwnData:
         """The clients and the encoding of their columns; files that did not change are read once."""
@@ -111,6 +121,9 @@ class Folder(ClientTables):
     """A folder with one .csv, .tsv, .parquet or .npz file per client, or one such file with a column of clients."""
 
     kind: Literal["folder"] = Field("folder", description=KIND)
+    clusters: int = Field(
+        5, ge=1, description="k, the number of clusters and of centres; not set: algorithm.clusters is auto"
+    )
     path: str = Field(
         "clients", min_length=1, description="folder with one .csv, .tsv, .parquet or .npz file per client, or one file"
     )
@@ -139,8 +152,16 @@ class Folder(ClientTables):
     def anchored(self) -> Self:
         return self.model_copy(update={"path": str(Path(self.path).resolve())})
 
-    def title(self) -> str:
-        return f"{self.path}: k={self.clusters}, {self.task}"
+    @property
+    def source(self) -> str:
+        return self.path
+
+    @classmethod
+    def defaults_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Nobody knows the number of clusters of own data: it is estimated where it is not given."""
+        if "clusters" in given:
+            return cls.defaults
+        return {**cls.defaults, "algorithm": {**cls.defaults["algorithm"], "clusters": "auto"}}
 
 
 class KnownTables(ClientTables):
@@ -181,8 +202,9 @@ class KnownTables(ClientTables):
             return self
         return self.model_copy(update={"path": str(Path(self.path).resolve())})
 
-    def title(self) -> str:
-        return f"{self.kind}: k={self.clusters}, {self.task}"
+    @property
+    def source(self) -> str:
+        return self.kind
 
 
 @lru_cache(maxsize=1)

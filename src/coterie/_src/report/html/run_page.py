@@ -11,9 +11,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from coterie._src.diagnostics import Diagnostics
+from coterie._src.experiments.methods import OWN
 from coterie._src.experiments.plan import plan
 from coterie._src.experiments.problems import ClientTables
-from coterie._src.experiments.summary import METRICS, Statistic
+from coterie._src.experiments.summary import METRICS, Statistic, run_title
 from coterie._src.report.html.figures.clients import SCORES, Placed, directions, strips
 from coterie._src.report.html.figures.clusters import Member, Move, cluster_bars, flow
 from coterie._src.report.html.figures.methods import convergence, intervals
@@ -22,12 +23,23 @@ from coterie._src.report.html.markup import Markup, element, joined, named
 from coterie._src.report.html.page import Section, copyable, model_links, notes, page, section, sentences
 from coterie._src.report.html.svg import choice
 from coterie._src.report.html.tables import Cell, Column, number_cell, table
+from coterie._src.report.looks import looks
 from coterie._src.report.run_record import Mean, RunRecord, as_number, curves, finals, read_run
 from coterie._src.report.terminal import cell, number, shown
 from coterie._src.theory import Constants
 
 PRIMARY = ("matched_dist", "accuracy", "test_loss", "loss")
 """The metrics by which methods are compared, the best first."""
+MAX_LISTED = 50
+"""The clients worth a look that are listed, at most."""
+JUDGED = (
+    ("loss", "loss", "its mean loss at the model of its own cluster"),
+    (
+        "suspicion",
+        "suspicion",
+        "-log10 of the probability that a member of the cluster has such a loss or a larger one",
+    ),
+)
 AUDITED = (
     ("trimmed", "trimmed", "share of its coordinates that were among the outermost of its cluster"),
     ("refused", "refused", "share of the rounds in which its reply was refused"),
@@ -47,8 +59,8 @@ def title(record: RunRecord) -> str:
     """One line about the problem; the folder's name where the configuration cannot be read."""
     if record.config is None:
         return record.path.resolve().name
-    problem, attack = record.config.problem, record.config.attack
-    return problem.title() + (f", {attack.kind} attack on {attack.target}" if problem.has_truth else "")
+    found = finals(record, "clusters")
+    return run_title(record.config, found[record.clustering[0]] if record.clustering else [])
 
 
 def _facts(record: RunRecord) -> list[tuple[str, object]]:
@@ -71,6 +83,7 @@ def sections(record: RunRecord) -> list[Section]:
         *section("rounds", "Rounds", _convergence(record)),
         *section("clusters-of-clients", "Clusters", _clusters(record)),
         *section("scores", "Held-out scores", _comparisons(record), strips(_scores(record), _score_name(record))),
+        *section("look", "Clients worth a look", _worth_a_look(record)),
         *section("clients", "Clients", _clients_table(record)),
         *section("diagnostics", "Diagnostics", _diagnostics(record), _changes(record)),
         *section("theory", "What the theorems say", _theory(record)),
@@ -126,8 +139,10 @@ def _intervals(record: RunRecord) -> Markup | None:
 
 
 def _convergence(record: RunRecord) -> Markup | None:
-    for metric in ("matched_dist", "accuracy", "movement"):
+    for metric in ("matched_dist", "accuracy", "loss", "movement"):
         by_round = curves(record, metric)
+        if metric == "loss":  # the rounds of a method with personal models are those of the one without
+            by_round = {name: own for name, own in by_round.items() if not name.endswith(OWN)}
         if any(math.isfinite(value) for own in by_round.values() for curve in own for value in curve):
             label = METRICS[metric].axis_label if metric in METRICS else "largest movement of a centre in a round"
             return convergence(by_round, finals(record, metric), label, metric != "accuracy")
@@ -144,7 +159,15 @@ def _flag(record: RunRecord, row: Mapping[str, str]) -> bool | None:
 def _clusters(record: RunRecord) -> Markup | None:
     """For each method its clusters, who moved between them, and the clients' updates."""
     made = [
-        (method, joined(_bars(record, method, i), _flow(record, method, i), _directions(record, method, i)))
+        (
+            method,
+            joined(
+                _bars(record, method, i),
+                _contamination(record, method, i),
+                _flow(record, method, i),
+                _directions(record, method, i),
+            ),
+        )
         for i, method in enumerate(record.clustering)
     ]
     return choice("cluster-figures", "Method", made)
@@ -159,6 +182,33 @@ def _bars(record: RunRecord, method: str, index: int) -> Markup:
         f"at the end of the first trial of {method}",
         f"cluster-sizes-{index}",
     )
+
+
+def _contamination(record: RunRecord, method: str, index: int) -> Markup | None:
+    """Of the replies that the server counted in each cluster, the share of Byzantine ones."""
+    shares = []
+    for row in record.rounds:
+        if (row["method"], row["trial"]) == (method, record.first) and row.get("contamination"):
+            shares.append([as_number(part) for part in row["contamination"].split()])
+    clusters = len(shares[0]) if shares else 0
+    if not clusters or any(len(row) != clusters for row in shares):
+        return None
+    columns = [
+        Column("cluster"),
+        Column("last round", "share of Byzantine clients among the replies that the server counted there"),
+        Column("largest", "the largest such share in any round"),
+        Column("in round", "the first round with it"),
+    ]
+    rows = []
+    for j in range(clusters):
+        own = [row[j] if math.isfinite(row[j]) else 0.0 for row in shares]  # no reply: nothing was contaminated
+        most = max(own)
+        rows.append([Cell(f"cluster {j}"), _share(own[-1]), _share(most), number_cell(float(own.index(most) + 1))])
+    caption = (
+        f"Contamination per cluster by the clusters that the clients claim, in the first trial of {method}; above, a "
+        "Byzantine client is counted in the cluster that fits its own data."
+    )
+    return table(f"contamination-{index}", caption, columns, rows)
 
 
 def _flow(record: RunRecord, method: str, index: int) -> Markup | None:
@@ -208,6 +258,28 @@ def _comparisons(record: RunRecord) -> Markup | None:
     return sentences([f"{name}: {line}" for name, line in told.items()])
 
 
+def _worth_a_look(record: RunRecord) -> Markup | None:
+    """The clients that stand out in the first trial of the first clustering method, with the evidence."""
+    if not record.clustering:
+        return None
+    clients = looks(record.audit_of(record.clustering[0]))
+    seen = [one for one in clients if one.reasons]
+    if not seen:
+        return element("p", f"Nobody stands out among {len(clients)} clients with {record.clustering[0]}.")
+    lines = [element("li", element("strong", named(one.client)), f": {'; '.join(one.reasons)}") for one in seen]
+    more = len(lines) - MAX_LISTED
+    words = (
+        f"{len(seen)} of {len(clients)} clients stand out with {record.clustering[0]}, most of all those that come "
+        "first. Evidence, no verdict: of honest clients about one in a hundred has such a loss, and updates may be "
+        "extreme for honest reasons."
+    )
+    return joined(
+        element("p", words),
+        element("ol", *lines[:MAX_LISTED], class_="lines"),
+        element("p", f"and {more} more; coterie audit names all of them", class_="soft") if more > 0 else None,
+    )
+
+
 def _clients_table(record: RunRecord) -> Markup | None:
     if not record.clustering:
         return None
@@ -229,6 +301,9 @@ def _clients_table(record: RunRecord) -> Markup | None:
         own_scores = [scores.get(row["client"], {}).get(f"{name}_score") for row in rows]
         meaning = f"held-out {_score_name(record)} {SCORES[name]}"
         add(Column(f"{name} {_score_name(record)}", meaning), list(map(_three_digits, own_scores)))
+    for name, words, meaning in JUDGED:
+        if any(row.get(name) for row in rows):
+            add(Column(words, meaning), [_three_digits(row.get(name)) for row in rows])
     never = []
     for name, words, meaning in AUDITED:
         values = [as_number(row.get(name)) for row in rows]
