@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, print_doubts
 
@@ -29,9 +25,6 @@ Device = Annotated[
     Literal["cpu", "cuda"] | None, typer.Option(help="cuda: trials in batches on a GPU (coterie[gpu]). Default: cpu.")
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of all random numbers. Default: 0.")]
-
-TABLE_SECONDS = 2.0
-"""The seconds between two updates of the running table, each of which reads all results so far."""
 
 
 @app.command()
@@ -80,6 +73,7 @@ def run_grid(
     grid: Grid, folder: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
 ) -> Database:
     """Run the trials that are left of a grid with a progress bar, write summary.csv, and print the table if `table`."""
+    from coterie._src.cli.views import SweepProgress
     from coterie._src.experiments import check
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
@@ -104,8 +98,8 @@ def run_grid(
         total = len(grid.configs) * grid.trials
         with SweepProgress(
             total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
-        ) as on:
-            run_jobs(jobs, database, chosen, on_trial=lambda _: on(), stop=interrupted)
+        ) as view:
+            run_jobs(jobs, database, chosen, view, interrupted)
     summary = without_clock(aggregate(database.rows(grid.keys)))
     write_atomically(folder / "summary.csv", as_csv(summary).encode())
     if table:
@@ -132,41 +126,3 @@ def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
     for config in grid.configs:
         check_device(config)
     return device_engine(grid.configs[0].run.device)
-
-
-class SweepProgress:
-    """A bar with trials, rate and time left, below a running table, on stderr; nothing where that is no terminal."""
-
-    def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
-        console = Console(stderr=True)
-        self.table, self.drawn = table, -TABLE_SECONDS
-        self.bar = Progress(
-            TextColumn("trials"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.task = self.bar.add_task("", total=total, completed=done, rate="")
-        self.live = Live(self.bar, console=console, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> Callable[[], None]:
-        if self.live is not None:
-            self.live.start()
-        return self._advance
-
-    def _advance(self) -> None:
-        if self.live is None:
-            return
-        speed = self.bar.tasks[0].finished_speed or self.bar.tasks[0].speed
-        self.bar.update(self.task, advance=1, rate=f"{speed:.1f}/s" if speed else "")
-        if time.monotonic() - self.drawn > TABLE_SECONDS:
-            self.live.update(Group(self.table(), self.bar))
-            self.drawn = time.monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()
