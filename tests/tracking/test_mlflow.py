@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -79,14 +82,10 @@ def test_every_method_has_its_metrics_by_round_and_by_trial(tracked: tuple[Path,
         assert "rounds/strangers" not in run.data.metrics
 
 
-LOADED = """
-import json, sys
-import mlflow, pandas
-mlflow.set_tracking_uri(sys.argv[1])
-model = mlflow.pyfunc.load_model(sys.argv[2])
-frame = pandas.read_csv(sys.argv[3])
-print(json.dumps(model.predict(frame).tolist()))
-for wrong in (frame.assign(client="nobody"), frame.drop(columns="client")):
+PAGE = (Path(__file__).parents[2] / "docs" / "trackers.md").read_text(encoding="utf-8")
+CHECKED = """
+import sys
+for wrong in (new.assign(school="nobody"), new.drop(columns="school")):
     try:
         model.predict(wrong)
     except ValueError as error:
@@ -97,44 +96,38 @@ print(sorted({"typer", "coterie._src.cli", "coterie._src.federation"} & set(sys.
 
 @pytest.fixture(scope="module")
 def school_run(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place with the run of own data, whose files are gone, and a database with its model."""
+    """A place with the run of own data that the page shows, whose data are gone, and a database with its model."""
     place = tmp_path_factory.mktemp("schools")
     shutil.copyfile(empty_database, place / "mlflow.db")
     rng = np.random.default_rng(0)
+    names = ["north", "east", *(f"school {j}" for j in range(2, 8))]
     with (place / "pupils.csv").open("w", newline="") as stream:
         write = csv.writer(stream).writerow
-        write(["client", "hours", "sex", "score"])
-        for school in range(8):
-            for _ in range(30):
-                hours, sex = rng.normal(), rng.choice(["f", "m"])
-                slope = 3.0 if school % 2 else -3.0
-                write([f"school {school}", hours, sex, slope * hours + (sex == "f") + 0.1 * rng.normal()])
-    options = ["kind=folder", "path=pupils.csv", "client=client", "target=score"]
-    done = coterie(
-        "run", *(word for one in options for word in ("--set", f"problem.{one}")), "--out", "run",
-        "--track", "mlflow:sqlite:///mlflow.db", cwd=place,
-    )  # fmt: skip
+        write(["school", "hours", "sex", "score"])
+        for j, _ in itertools.product(range(8), range(30)):
+            hours, sex = rng.normal(), rng.choice(["f", "m"])
+            slope = 3.0 if j % 2 else -3.0
+            write([names[j], hours, sex, slope * hours + (sex == "f") + 0.1 * rng.normal()])
+    (command,) = re.findall(r"^    coterie (run .* --track .*)$", PAGE, flags=re.MULTILINE)
+    done = coterie(*shlex.split(command), cwd=place)
     assert done.returncode == 0, done.stderr
     assert "this tracker" not in done.stderr
-    (place / "pupils.csv").rename(place / "kept.csv")
+    (place / "pupils.csv").unlink()
     return place
 
 
 def test_the_model_predicts_for_the_clients_of_the_run_without_the_command(school_run: Path) -> None:
-    """By the personal models, as the library does, in a process that has not loaded the command."""
-    _, (parent, *_) = runs(school_run)
-    frame = school_run / "asked.csv"
-    frame.write_text("client,sex,hours\nschool 1,f,2.0\nschool 0,m,2.0\nschool 1,m,-1.0\n")
+    """As the page shows, by the personal models, in a process that has not loaded the command."""
+    (example,) = re.findall(r"```python\n(import mlflow\n.*?)```", PAGE, flags=re.DOTALL)
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, f"sqlite:///{school_run / 'mlflow.db'}", f"runs:/{parent.info.run_id}/model",
-         str(frame)],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-c", example + CHECKED], cwd=school_run, env=ENVIRONMENT, capture_output=True, text=True,
+        timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     predicted, unknown, nameless, loaded = done.stdout.splitlines()
-    assert json.loads(predicted) == pytest.approx([7.0, -6.0, -3.0], abs=0.2)
+    assert [float(one) for one in predicted.strip("[]").split()] == pytest.approx([-5.0, 6.0], abs=0.2)
     assert unknown == "client: nobody was not in the run"
-    assert nameless.startswith("predict: needs a frame with the column client")
+    assert nameless.startswith("predict: needs a frame with the column school")
     assert loaded == "[]"
 
 
@@ -145,7 +138,7 @@ def test_the_model_is_files_of_the_run_and_nothing_pickled(school_run: Path) -> 
     assert set(data) == {
         "config.toml", "audit.csv", "columns.json", "membership.json", "centres/0.safetensors", "personal/0.safetensors"
     }  # fmt: skip
-    assert all(file.read_bytes() == (school_run / "run" / name).read_bytes() for name, file in data.items())
+    assert all(file.read_bytes() == (school_run / "pupils" / name).read_bytes() for name, file in data.items())
     assert set(files) - {f"data/run/{name}" for name in data} == {
         "MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt",
     }  # fmt: skip
@@ -231,3 +224,21 @@ def test_a_wrong_address_is_one_line_before_the_run(uri: str, line: str, tmp_pat
     assert done.stderr.startswith(f"coterie: track: mlflow:{uri}: ")
     assert line in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_task_predicts_nothing_has_no_model(tracked: tuple[Path, Done], tmp_path: Path) -> None:
+    from coterie._src.tracking.pyfunc import has_model
+
+    shutil.copytree(tracked[0] / "run", tmp_path / "run")
+    assert has_model(tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    config.write_text(re.sub(r"methods = .*", 'methods = ["local"]', text))
+    assert not has_model(tmp_path / "run")
+    config.write_text(text)
+    (tmp_path / "run" / "centres" / "0.safetensors").unlink()
+    assert not has_model(tmp_path / "run")
+    options = ["--set", "problem.kind=gaussian-means", "--set", "algorithm.rounds=1", "--set", "run.workers=1"]
+    means = coterie("run", *options, "--trials", "1", "--method", "ifca", "--out", "means", cwd=tmp_path)
+    assert means.returncode == 0
+    assert not has_model(tmp_path / "means")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from command import Done
-from tracking.conftest import Columns
+from coterie._src.experiments import TrialResult, run_trials
+from coterie._src.experiments.callbacks import RunInfo, flattened, told
+from small_trials import small
 
 pytest.importorskip("tensorboard", reason="needs coterie[tensorboard]")
 
@@ -22,27 +23,43 @@ def read(folder: Path) -> Any:
     return found.Reload()
 
 
-def test_every_method_has_its_curves(tracked: tuple[Path, Done], columns: Columns) -> None:
-    run = tracked[0] / "curves" / "run"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[TrialResult]]:
+    """The folder of a run of two trials, and their results."""
+    from coterie.callbacks import TensorBoard
+
+    folder = tmp_path_factory.mktemp("tensorboard")
+    config = small('run.methods=["ifca", "coterie", "local"]', "run.trials=2")
+    tracker = TensorBoard(folder / "curves")
+    with told(tracker, RunInfo("coterie run", 3, flattened(config), folder / "run")):
+        results = list(run_trials(config, tracker))
+    return folder / "curves" / "run", results
+
+
+def test_every_method_has_its_curves(written: tuple[Path, list[TrialResult]]) -> None:
+    run, results = written
     assert {folder.name for folder in run.iterdir() if folder.is_dir()} == {"ifca", "coterie", "local"}
     for name in ("dist", "movement", "silent"):
-        for method, values in columns("rounds.csv", name).items():
+        for method in ("ifca", "coterie"):
+            wanted = np.float32([row[name] for row in results[0].methods[method].rounds])
             points = read(run / method).Scalars(f"rounds/{name}")
-            assert [point.step for point in points] == list(range(1, len(values) + 1))
-            assert [point.value for point in points] == np.array(values, dtype=np.float32).tolist()
-    points = read(run / "ifca").Scalars("trials/matched_dist")
-    wanted = columns("trials.csv", "matched_dist")["ifca"]
-    assert [(point.step, point.value) for point in points] == list(enumerate(np.float32(wanted).tolist()))
-    assert "rounds/sizes/1" in read(run / "ifca").Tags()["scalars"]
+            assert [(point.step, point.value) for point in points] == list(enumerate(wanted.tolist(), start=1))
+    for method in ("ifca", "local"):
+        wanted = np.float32([result.methods[method].metrics["matched_dist"] for result in results])
+        points = read(run / method).Scalars("trials/matched_dist")
+        assert [(point.step, point.value) for point in points] == list(enumerate(wanted.tolist()))
+    assert "trials/test_r2" not in read(run / "local").Tags()["scalars"]
+    sizes = [[point.value for point in read(run / "ifca").Scalars(f"rounds/sizes/{j}")] for j in (0, 1)]
+    assert np.sum(sizes, axis=0).tolist() == [24.0] * 12
 
 
-def test_options_and_results_are_texts(tracked: tuple[Path, Done]) -> None:
-    texts = read(tracked[0] / "curves" / "run")
+def test_options_and_results_are_texts(written: tuple[Path, list[TrialResult]]) -> None:
+    texts = read(written[0])
     options, results = (texts.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in ("options", "results"))
     assert "| algorithm.rounds | 12 |" in options.splitlines()
     assert "| seed | 3 |" in options.splitlines()
     assert "| status | complete |" in results.splitlines()
-    assert "ifca: matched_dist" in results
+    assert "| ifca: matched_dist |" in results
 
 
 def test_two_runs_of_one_name_do_not_mix(tmp_path: Path) -> None:

@@ -21,10 +21,16 @@ from coterie._src.experiments.callbacks import Callback, RunInfo, Status
 from coterie._src.experiments.outcome import Row, TrialResult
 from coterie._src.experiments.recorder import RENAMED_COLUMNS
 
-FLUSH_SECONDS = 1.0
+START_SECONDS = 5.0
+"""The seconds for which the first round waits for a tracker to begin."""
+PAUSE_SECONDS = 1.0
 """The seconds between two transfers of what has happened."""
+BUSY_SECONDS = 0.1
+"""The seconds that one of them takes at most while rounds go on; what is left waits for the next."""
+AT_ONCE = 50
+"""The rows that are written at once."""
 END_SECONDS = 60.0
-"""The seconds for which the end of a run waits for a tracker."""
+"""The seconds for which the end of a run waits for a tracker that takes nothing."""
 
 
 class Entry(NamedTuple):
@@ -50,8 +56,9 @@ class Point(NamedTuple):
 class Tracker(Callback):
     """The base class of trackers.
 
-    Everything that takes time is done by a thread, once a second and at the end; the run waits for it only at its end,
-    for at most a minute. What fails there is told in one warning, and the run goes on without the tracker.
+    Everything that takes time is done by a thread, once a second for at most a tenth of it, and at the end. The run
+    waits for it at its start, for a few seconds, and at its end, until all is written or a minute has passed in which
+    nothing was. What fails in the thread is told in one warning, and the run goes on without the tracker.
     """
 
     name: ClassVar[str]
@@ -76,9 +83,10 @@ class Tracker(Callback):
         self._entries: deque[Entry] = deque()
         self._results: list[TrialResult] = []
         self._status: Status = "failed"
-        self._ended, self._error, self._told = Event(), "", False
+        self._begun, self._ended, self._error, self._told = Event(), Event(), "", False
         self._thread = Thread(target=self._work, args=(run,), name=f"track {self.name}", daemon=True)
         self._thread.start()
+        self._begun.wait(START_SECONDS)
 
     def on_round(self, trial: int, method: str, row: Row) -> None:
         self._add(Entry(time.time(), trial, method, row))
@@ -91,9 +99,11 @@ class Tracker(Callback):
     def on_end(self, status: Status) -> None:
         self._status = status
         self._ended.set()
-        self._thread.join(END_SECONDS)
+        self._written = time.monotonic()
+        while self._thread.is_alive() and time.monotonic() - self._written < END_SECONDS:
+            self._thread.join(END_SECONDS / 10)
         if self._thread.is_alive():
-            self._error = f"has not taken everything within {END_SECONDS:.0f} s"
+            self._error = f"has taken nothing for {END_SECONDS:.0f} s"
         self._warn()
 
     def _add(self, entry: Entry) -> None:
@@ -106,17 +116,21 @@ class Tracker(Callback):
         try:
             with ExitStack() as self.files:
                 self.begin(run)
-                while not self._ended.wait(FLUSH_SECONDS):
-                    self._flush()
-                self._flush()
+                self._begun.set()
+                while not self._ended.wait(PAUSE_SECONDS):
+                    self._flush(BUSY_SECONDS)
+                self._flush(math.inf)
                 self.finish(self._status, sorted(self._results, key=lambda result: result.trial))
         except Exception as error:  # of a server, of a disk, of another package: none of them may end a run
             self._error = first_line(error)
+            self._begun.set()
 
-    def _flush(self) -> None:
-        entries = [self._entries.popleft() for _ in range(len(self._entries))]
-        if entries:
-            self.write(entries)
+    def _flush(self, seconds: float) -> None:
+        """Write what has happened, for about so many seconds."""
+        began = time.monotonic()
+        while self._entries and time.monotonic() - began < seconds:
+            self.write([self._entries.popleft() for _ in range(min(AT_ONCE, len(self._entries)))])
+            self._written = time.monotonic()
 
     def _warn(self) -> None:
         """Say once what has failed."""

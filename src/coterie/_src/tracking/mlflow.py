@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +75,7 @@ class MLflow(Tracker):
         check_package(self.name, "mlflow")
         for variable, value in ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
+        import_module("mlflow")  # a second, and not while rounds go on
         self.target = uri
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "coterie")
         self._uri, self._artifacts = uri, None
