@@ -27,11 +27,13 @@ class JSONLines(Tracker):
     Examples
     --------
     >>> import coterie as ct, json, tempfile
+    >>> from pathlib import Path
     >>> from coterie.callbacks import JSONLines
     >>> clients = {"a": ([[0.0], [1.0]], [1.0, 3.0]), "b": ([[1.0], [2.0]], [3.0, 5.0])}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = ct.fit(clients, clusters=1, holdout=0, callbacks=[JSONLines(f"{folder}/fit.jsonl")])
-    ...     lines = [json.loads(line) for line in open(f"{folder}/fit.jsonl")]
+    ...     file = Path(folder, "fit.jsonl")
+    ...     result = ct.fit(clients, clusters=1, holdout=0, callbacks=[JSONLines(file)])
+    ...     lines = [json.loads(line) for line in file.read_text().splitlines()]
     >>> lines[0]["event"], lines[0]["params"]["clusters"], lines[-1]["event"], lines[-1]["status"]
     ('start', 1, 'end', 'complete')
     """
