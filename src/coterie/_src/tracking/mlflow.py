@@ -95,7 +95,8 @@ class MLflow(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._folder, self._children = run.folder, {}  # type: Path | None, dict[str, str]
+        self._folder = run.folder
+        self._children: dict[str, str] = {}
         self._client: Any = MlflowClient(tracking_uri=self._uri)
         known = self._client.get_experiment_by_name(self._experiment)
         self._experiment_id = (
