@@ -50,8 +50,8 @@ def block(config: Config, folder: Path | None) -> tuple[float, float]:
     """CPU and wall seconds of the trials, per round."""
     began = time.process_time(), time.perf_counter()
     with ProgressFile(folder, TRIALS, max_rounds=TRIALS * ROUNDS) as progress:
-        for _ in run_trials(config, progress.on_rounds, folder=folder):
-            progress.on_trial()
+        for _ in run_trials(config, progress, folder=folder):
+            pass
     rounds = TRIALS * ROUNDS
     return (time.process_time() - began[0]) / rounds, (time.perf_counter() - began[1]) / rounds
 
@@ -64,7 +64,7 @@ def work(folder: Path) -> None:
     spent: list[float] = []
     noting = (
         (TrialNotes, "__call__"),
-        (ProgressFile, "on_rounds"),
+        (ProgressFile, "on_progress"),
         (ProgressFile, "on_trial"),
         (ProgressFile, "close"),
     )

@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from coterie._src.experiments import as_toml, default_config, read_config
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.sweep import parse_grid
 from coterie._src.studies.registry import STUDIES
+from coterie._src.tracking import tracker
 from regenerate import KEPT, MEASURED, Kept
 
 ROOT = Path(__file__).parent.parent
@@ -291,6 +293,25 @@ def test_the_page_has_the_verdicts_of_the_arena(reports: dict[Path, str]) -> Non
 def test_the_example_of_the_page_on_networks_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page("models.md"), flags=re.DOTALL)
     assert printed_by(example).startswith("torch.Size([10, 2])")
+
+
+def test_the_fits_of_the_page_on_trackers_print_what_is_written_below_them(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```python\n(import coterie as ct\n.*?)```(?:\n\n```\n(.*?)```)?", page("trackers.md"), re.DOTALL
+    )
+    with contextlib.chdir(tmp_path):
+        assert [printed_by(example) for example, _ in blocks] == [printed for _, printed in blocks]
+    assert [bool(printed) for _, printed in blocks] == [False, True]
+    assert len((tmp_path / "fit.jsonl").read_text().splitlines()) >= 4
+
+
+def test_the_trackers_of_the_page_on_trackers_are_understood(tmp_path: Path) -> None:
+    texts = re.findall(r"--track (\S+)", page("trackers.md"))
+    assert {text.partition(":")[0] for text in texts} == {"mlflow", "tensorboard", "jsonl"}
+    with contextlib.chdir(tmp_path):
+        for text in texts:
+            if text.startswith("jsonl") or find_spec(text.partition(":")[0]):
+                assert tracker(text).target == text.partition(":")[2]
 
 
 def test_the_blocks_of_the_page_on_scikit_learn_print_what_is_written_below_them() -> None:

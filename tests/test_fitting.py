@@ -439,10 +439,12 @@ def test_a_start_from_a_file(tmp_path: Path) -> None:
 
 def test_numbers_of_numpy_are_numbers_and_rounds_are_reported() -> None:
     seen: list[None] = []
-    result = ct.fit(
-        federation(), clusters=np.int64(2), max_byzantine=np.float64(0.1), method="ifca", seed=np.int64(3),
-        rounds=np.int32(4), on_round=lambda: seen.append(None),
-    )  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="on_round is now called callbacks") as caught:
+        result = ct.fit(
+            federation(), clusters=np.int64(2), max_byzantine=np.float64(0.1), method="ifca", seed=np.int64(3),
+            rounds=np.int32(4), on_round=lambda: seen.append(None),
+        )  # fmt: skip
+    assert caught[0].filename == __file__
     assert len(result.rounds) == 4
     assert len(seen) == 5  # the start, and every round
 

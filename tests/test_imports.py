@@ -17,7 +17,7 @@ STATIONS = (
     "arrays", "registry", "coordinates", "kernels", "data", "tasks", "client", "personal", "attacks", "intake",
     "network", "aggregators", "projections", "optimisers", "server", "step_sizes", "init", "algorithms", "diagnostics",
     "metrics", "membership", "suspicion", "theory", "evaluation", "simulation", "experiments", "batch", "fitting",
-    "estimators", "plot", "studies", "report", "federation", "watch", "cli", "deprecated",
+    "estimators", "plot", "studies", "report", "tracking", "federation", "watch", "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -180,7 +180,7 @@ def test_what_follows_the_core_loads_no_extra() -> None:
     extra = {"federation", "estimators"}  # which need Flower and scikit-learn
     following = [name for name in STATIONS[STATIONS.index("batch") + 1 :] if name not in extra]
     names = ", ".join(f"coterie._src.{name}" for name in following)
-    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "starlette", "uvicorn"}
+    heavy = {"torch", "sklearn", "flwr", "ray", "cupy", "starlette", "uvicorn", "mlflow", "tensorboard"}
     program = f"import {names}, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -9,19 +9,22 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import coterie
+import coterie.callbacks
 import coterie.sklearn
 from coterie._src.deprecated import MODULES
+from small_trials import small
 
 NAMES = [name for name in coterie.__all__ if name != "__version__"]
-PUBLIC_MODULES = {"federation", "sklearn"}
+PUBLIC_MODULES = {"callbacks", "federation", "sklearn"}
 DOCUMENTED = [getattr(coterie, name) for name in NAMES] + [
-    getattr(coterie.sklearn, name) for name in coterie.sklearn.__all__
+    getattr(module, name) for module in (coterie.callbacks, coterie.sklearn) for name in module.__all__
 ]
 CONTRACTS = {"Algorithm", "Task"}
 """Protocols, which nobody calls."""
@@ -221,7 +224,7 @@ def test_old_rules_are_the_present_ones() -> None:
     assert counts.tolist() == [6, 6]
 
 
-def test_old_parameters_are_understood() -> None:
+def test_old_parameters_are_understood(tmp_path: Path) -> None:
     algorithms, server, simulate, initialise = (old(n) for n in ("algorithms", "server", "simulate", "initialise"))
     descent = algorithms.ClusteredDescent(server.Server(coterie.Median()), rounds=3, size=0.25)
     assert descent.step_size == 0.25
@@ -244,5 +247,14 @@ def test_old_parameters_are_understood() -> None:
     np.testing.assert_allclose(server.box(np.array([[3.0, -4.0]]), 2.0), [[2.0, -2.0]])
     for kind in ("plain", "momentum", "adam"):
         assert hasattr(server.Optimiser(kind), "update")
-    assert old("experiments").METRICS[0] == "dist"
+    experiments = old("experiments")
+    assert experiments.METRICS[0] == "dist"
+    config, seen = small("run.trials=1", 'run.methods=["ifca"]'), list[int]()
+    folder = experiments.RunFolder(tmp_path / "run", config)
+    folder.open()
+    (result,) = experiments.run_trials(config, seen.append)
+    folder.add(result)
+    folder.close("complete")
+    assert seen == list(range(1, 14))
+    assert (tmp_path / "run" / "centres" / "0.safetensors").exists()
     assert old("attacks").none.name == "data-poisoning"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from coterie._src.batch.engine import check_device, device_engine
+from coterie._src.experiments.callbacks import NOTHING
 from coterie._src.experiments.engines import Job
 from devices import DEVICES, small_batch
 
@@ -18,14 +19,14 @@ def test_the_engine_yields_every_job_in_any_batches_and_stops_when_asked(
     jobs = [Job(chosen, trial, False) for chosen in configs for trial in range(3)]
 
     def results() -> dict[int, float]:
-        found = device_engine(device)(jobs, lambda _: None, lambda: False)
+        found = device_engine(device)(jobs, NOTHING, lambda: False)
         return {place: result.methods["ifca"].metrics["dist"] for place, result in found}
 
     together = results()
     assert sorted(together) == list(range(6))
     monkeypatch.setattr("coterie._src.batch.engine.MEMORY_SHARE", 1e-12)  # one trial at a time
     assert results() == pytest.approx(together, rel=1e-5)
-    assert not list(device_engine(device)(jobs, lambda _: None, lambda: True))
+    assert not list(device_engine(device)(jobs, NOTHING, lambda: True))
 
 
 def test_what_a_device_cannot_do_is_one_line() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie._src.experiments import RunFolder, run_trials
+from coterie._src.experiments.callbacks import RunInfo
 from coterie._src.experiments.directions import CAP, two_directions
 from small_trials import small, trials, without_clock
 
@@ -51,9 +52,9 @@ def test_refused_clients_have_no_place(tmp_path: Path) -> None:
     assert np.isnan(found[byzantine]).all()
     assert np.isfinite(found[~byzantine]).all()
     folder = RunFolder(tmp_path / "run", config)
-    folder.open()
-    folder.add(result)
-    folder.close("complete")
+    folder.on_start(RunInfo("coterie run", 0))
+    folder.on_trial(result)
+    folder.on_end("complete")
     with (tmp_path / "run" / "directions.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [row["first"] == "" for row in rows] == byzantine.tolist()
@@ -72,10 +73,10 @@ def test_assignments_add_up_to_the_clusters_of_every_round(tmp_path: Path) -> No
     """From the kept changes alone, the sizes of all clusters in all rounds."""
     config = small("run.trials=2", 'run.methods=["ifca"]', "problem.byzantine=0.0", "algorithm.init=gaussian")
     folder = RunFolder(tmp_path / "run", config)
-    folder.open()
+    folder.on_start(RunInfo("coterie run", 0))
     for result in run_trials(config):
-        folder.add(result)
-    folder.close("complete")
+        folder.on_trial(result)
+    folder.on_end("complete")
     with (tmp_path / "run" / "assignments.csv").open() as stream:
         moves = list(csv.DictReader(stream))
     with (tmp_path / "run" / "rounds.csv").open() as stream:

@@ -15,6 +15,7 @@ import pytest
 
 from coterie._src.experiments import progress as progress_module
 from coterie._src.experiments import run_trial
+from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.process import Process
 from coterie._src.experiments.progress import PROGRESS, TRIALS, Progress, ProgressFile, TrialNotes, TrialProgress
 from coterie._src.experiments.recorder import Recorder
@@ -142,12 +143,12 @@ def test_the_end_is_noted_and_the_notes_of_trials_go(tmp_path: Path) -> None:
         assert not (tmp_path / TRIALS).exists()
         assert (read(tmp_path).status, read(tmp_path).finished, read(tmp_path).left) == ("running", 2, None)
         progress.due = 0.0
-        progress.on_rounds(15)
+        progress.on_progress(15)
         found = read(tmp_path)
         assert found.at_most
         assert found.left == pytest.approx(found.seconds * 3)
         progress.due = 0.0
-        progress.on_trial()
+        progress.on_trial(TrialResult(2, {}))
         found = read(tmp_path)
         assert not found.at_most
         assert found.left == pytest.approx(found.seconds * 2)

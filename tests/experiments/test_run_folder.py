@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coterie._src.experiments import RunFolder, run_trials, summarise
+from coterie._src.experiments.callbacks import RunInfo
 from coterie._src.experiments.config import compared_methods
 from small_trials import small
 
@@ -18,16 +19,16 @@ from small_trials import small
 def test_the_folder_is_complete_after_every_trial(tmp_path: Path) -> None:
     config = small("run.workers=1")
     folder = RunFolder(tmp_path / "run", config)
-    folder.open()
+    folder.on_start(RunInfo("coterie run", 0))
     kept = []
     for result in run_trials(config):
-        folder.add(result)
+        folder.on_trial(result)
         kept.append(result)
         summary = json.loads((folder.path / "summary.json").read_text())
         assert summary["status"] == "running"
         assert summary["trials_finished"] == [trial.trial for trial in kept]
         assert summary["methods"] == summarise(kept)
-    folder.close("complete")
+    folder.on_end("complete")
     with (folder.path / "trials.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 3 * len(compared_methods())

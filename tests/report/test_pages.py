@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from command import coterie
 from coterie._src.experiments import RunFolder, run_trials
+from coterie._src.experiments.callbacks import RunInfo
 from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.methods import METHODS
 from coterie._src.federation import certificates
@@ -268,9 +269,9 @@ def test_what_has_changed_since_an_earlier_run_is_on_the_page(paper_run: Path, t
 
 def test_a_run_under_way_has_a_page(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", small())
-    folder.open()
+    folder.on_start(RunInfo("coterie run", 0))
     check(run_page(folder.path))
-    folder.add(next(iter(run_trials(small("run.trials=1")))))
+    folder.on_trial(next(iter(run_trials(small("run.trials=1")))))
     found = check(run_page(folder.path))
     assert "running" in found.texts
     assert "1 of 3" in found.texts

@@ -32,9 +32,9 @@ def run_under_way(folder: Path, names: tuple[str, ...] = ("oslo", "bern")) -> Pr
     """The folder of a run of this process, whose first trial has replies of these clients that were refused."""
     made = RunFolder(folder, small())
     made.open()
-    progress = ProgressFile(folder, 3, max_rounds=300)
+    progress = ProgressFile(folder, 3, max_rounds=300).__enter__()
     progress.due = 0.0
-    progress.on_rounds(30)
+    progress.on_progress(30)
     write_trial(folder, names)
     return progress
 

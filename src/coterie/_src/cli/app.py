@@ -108,6 +108,7 @@ def entry() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # do not fail on a terminal that cannot print α
     warnings.filterwarnings("default", r".* is now called ", DeprecationWarning)
+    warnings.filterwarnings("always", r".*; the run goes on without this tracker", RuntimeWarning)
     warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
     try:
         raise SystemExit(app(standalone_mode=False) or 0)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, output_console, print_doubts
-from coterie._src.cli.progress import ProgressLines
+from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, print_doubts
 
 if TYPE_CHECKING:
-    from coterie._src.experiments import Config, RunFolder, TrialResult
+    from coterie._src.experiments import Config, RunFolder
+    from coterie._src.experiments.callbacks import Callback
 
 
 @app.command()
@@ -84,6 +83,15 @@ def run(
             "`--set problem.path=NEW`; says what has changed.",
         ),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME:TARGET",
+            help="Also send options, metrics by round and results to mlflow:URI, tensorboard:DIR or jsonl:FILE. "
+            "Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Compare methods on a problem; print a table, and write all results to a folder.
 
@@ -95,6 +103,7 @@ def run(
     `coterie.load(DIR)` reads the models. After Ctrl-C the finished trials are kept.
     """
     from coterie._src.experiments import RunFolder, check, read_config
+    from coterie._src.tracking import tracker
 
     changes = list(changes or [])
     if continued is not None:
@@ -111,143 +120,41 @@ def run(
         raise ValueError(f"run.device: {chosen.run.device} is for `coterie sweep`; a run keeps every round, on the CPU")
     path = out or (None if as_json else dated_folder())
     folder = None if path is None else RunFolder(path, chosen)
-    _run(chosen, folder, as_json, continued)
+    _run(chosen, folder, as_json, [tracker(text) for text in track or []], continued)
 
 
-def _run(chosen: Config, folder: RunFolder | None, as_json: bool, continued: Path | None = None) -> None:
+def _run(
+    chosen: Config,
+    folder: RunFolder | None,
+    as_json: bool,
+    trackers: Sequence[Callback],
+    continued: Path | None = None,
+) -> None:
+    from coterie._src.cli.views import Page, ProgressBar, Results
+    from coterie._src.experiments.callbacks import Callbacks, RunInfo, flattened, tell_rounds, told
     from coterie._src.experiments.continuation import continue_trial, read_run
-    from coterie._src.experiments.doubts import result_doubts
-    from coterie._src.experiments.engines import counted_rounds, run_trials
+    from coterie._src.experiments.engines import run_trials
     from coterie._src.experiments.progress import ProgressFile, max_rounds, trial_notes
-    from coterie._src.experiments.run_folder import outcome
 
-    results: list[TrialResult] = []
     earlier = None if continued is None else read_run(continued, chosen.methods[0])
+    results = Results(chosen, as_json)
     place, trials = None if folder is None else folder.path.resolve(), chosen.run.trials
-    with CtrlC() as interrupted, ProgressBar(chosen) as show_rounds:
-        if folder is not None:
-            folder.open()
+    progress = ProgressFile(place, trials, max_rounds=trials * max_rounds(chosen))
+    files = [] if folder is None else [folder, progress, results, Page(folder, results)]
+    callback = Callbacks([ProgressBar(chosen), *(files or [results]), *trackers])
+    command = shlex.join(["coterie", *sys.argv[1:]])
+    run = RunInfo(command, chosen.run.seed, flattened(chosen), None if folder is None else folder.path)
+    with CtrlC() as interrupted, told(callback, run, interrupted):
         print_doubts([chosen])
-        with ProgressFile(place, trials, max_rounds=trials * max_rounds(chosen)) as progress:
-
-            def on_rounds(rounds: int) -> None:
-                show_rounds(rounds)
-                progress.on_rounds(rounds)
-
-            try:
-                for result in (
-                    run_trials(chosen, on_rounds, interrupted, folder=place)
-                    if earlier is None
-                    else [continue_trial(chosen, earlier, counted_rounds(on_rounds), trial_notes(place))]
-                ):
-                    results.append(result)
-                    if folder is not None:
-                        folder.add(result)
-                    progress.on_trial()
-            except BaseException:
-                if folder is not None:
-                    folder.close("failed")
-                raise
-            results.sort(key=lambda result: result.trial)
-            status: Literal["interrupted", "complete"] = "interrupted" if interrupted() else "complete"
-            if folder is not None:
-                folder.close(status)
-            progress.close(status)
-    if as_json:
-        print(json.dumps(outcome(chosen, results, status)))
-    elif results:
-        _show(chosen, results)
-        for line in result_doubts(chosen, results).values():
-            print(f"note: {line}", file=sys.stderr)
+        if earlier is None:
+            for _ in run_trials(chosen, callback, interrupted, folder=place):
+                pass
+        else:
+            trial = continue_trial(chosen, earlier, trial_notes(place))
+            tell_rounds(callback, trial)
+            callback.on_trial(trial)
     if folder is not None:
-        if results:
-            from coterie._src.cli.report import write_page
-            from coterie._src.plot import convergence
-            from coterie._src.report.html import FILE
-
-            convergence(results, folder.path / "convergence.png", _title(chosen, results))
-            write_page(folder.path, folder.path / FILE)
-        print(
-            f"{'Interrupted; finished trials are' if interrupted() else 'Everything is'} in {folder.path}/",
-            file=sys.stderr,
-        )
-    if interrupted():
+        state = "Interrupted; finished trials are" if results.status == "interrupted" else "Everything is"
+        print(f"{state} in {folder.path}/", file=sys.stderr)
+    if results.status == "interrupted":
         raise SystemExit(130)
-
-
-def _title(chosen: Config, results: list[TrialResult]) -> str:
-    from coterie._src.experiments import run_title
-    from coterie._src.experiments.methods import METHODS
-
-    first = next((name for name in results[0].methods if METHODS[name].clusters_clients), None)
-    found = [] if first is None else [result.methods[first].metrics["clusters"] for result in results]
-    title = run_title(chosen, found)
-    return f"{title}, {chosen.run.trials} trials" if chosen.problem.has_truth else title
-
-
-def _show(chosen: Config, results: list[TrialResult]) -> None:
-    from coterie._src.experiments import summarise
-    from coterie._src.experiments.methods import METHODS
-    from coterie._src.report import accuracy_table, as_table, cluster_members, printable, shortened
-
-    console = output_console()
-    console.print(as_table(summarise(results), _title(chosen, results), console.width))
-    if (clusters := accuracy_table(results)) is not None:
-        console.print(clusters)
-    first = results[0]
-    for method, found in first.methods.items():
-        if found.diagnostics is not None:
-            lines = found.diagnostics.lines([printable(str(row["client"])) for row in found.audit])
-            print(f"{method}, trial {first.trial}:", *lines, sep="\n  ")
-            break
-    if first.comparisons:
-        print("on held-out samples:", *(f"{name}: {line}" for name, line in first.comparisons.items()), sep="\n  ")
-    if first.changes is not None:
-        print("changes since the earlier run:", *first.changes.lines(), sep="\n  ")
-    if not chosen.problem.has_truth:
-        for method, found in results[0].methods.items():
-            if METHODS[method].clusters_clients:
-                lines = cluster_members((str(row["client"]), row["cluster"]) for row in found.audit)
-                print(f"{method}, trial {results[0].trial}:", *lines, sep="\n  ")
-                if seen := [str(row["client"]) for row in found.audit if row.get("evidence")]:
-                    print(f"worth a look (coterie audit says why): {shortened(seen)}")
-                break
-
-
-class ProgressBar:
-    """A progress bar on stderr with trials, rounds and the remaining time; lines where that is no terminal."""
-
-    def __init__(self, chosen: Config) -> None:
-        from coterie._src.experiments.progress import max_rounds
-
-        self.per_trial = max_rounds(chosen)
-        self.trials = chosen.run.trials
-        console = Console(stderr=True)
-        self.bar = Progress(
-            TextColumn("trial {task.fields[trial]}/{task.fields[trials]}"),
-            BarColumn(),
-            TextColumn("rounds"),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self.lines = ProgressLines("rounds", self.per_trial * self.trials)
-        self.task = self.bar.add_task("", total=self.per_trial * self.trials, trial=1, trials=self.trials)
-
-    def __enter__(self) -> Callable[[int], None]:
-        self.bar.start()
-        return self._advance
-
-    def _advance(self, rounds: int) -> None:
-        if self.bar.disable:
-            self.lines.show(rounds)
-            return
-        trial = min(self.trials, 1 + rounds // self.per_trial)
-        self.bar.update(self.task, completed=rounds, trial=trial)
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()

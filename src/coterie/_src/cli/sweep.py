@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, print_doubts
-from coterie._src.cli.progress import ProgressLines
 
 if TYPE_CHECKING:
     from coterie._src.experiments.database import Database
     from coterie._src.experiments.engines import Engine
-    from coterie._src.experiments.outcome import TrialResult
     from coterie._src.experiments.sweep import Grid
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: as the grid says, or one per core.")]
@@ -31,9 +25,6 @@ Device = Annotated[
     Literal["cpu", "cuda"] | None, typer.Option(help="cuda: trials in batches on a GPU (coterie[gpu]). Default: cpu.")
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of all random numbers. Default: 0.")]
-
-TABLE_SECONDS = 2.0
-"""The seconds between two updates of the running table, each of which reads all results so far."""
 
 
 @app.command()
@@ -82,7 +73,9 @@ def run_grid(
     grid: Grid, folder: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
 ) -> Database:
     """Run the trials that are left of a grid with a progress bar, write summary.csv, and print the table if `table`."""
+    from coterie._src.cli.views import SweepProgress
     from coterie._src.experiments import check
+    from coterie._src.experiments.callbacks import Callbacks
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
     from coterie._src.experiments.progress import ProgressFile
@@ -108,16 +101,11 @@ def run_grid(
         with (
             SweepProgress(
                 total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
-            ) as show_trial,
+            ) as view,
             ProgressFile(place := folder.resolve(), total, total - len(jobs)) as progress,
         ):
-
-            def on_trial(_: TrialResult) -> None:
-                show_trial()
-                progress.on_trial()
-
             jobs = [job._replace(folder=place) for job in jobs]
-            run_jobs(jobs, database, chosen, progress.on_rounds, on_trial, interrupted)
+            run_jobs(jobs, database, chosen, Callbacks([view, progress]), interrupted)
             progress.close("interrupted" if interrupted() else "complete")
     summary = without_clock(aggregate(database.rows(grid.keys)))
     write_atomically(folder / "summary.csv", as_csv(summary).encode())
@@ -145,44 +133,3 @@ def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:
     for config in grid.configs:
         check_device(config)
     return device_engine(grid.configs[0].run.device)
-
-
-class SweepProgress:
-    """A bar with trials, rate and time left, below a running table, on stderr; lines where that is no terminal."""
-
-    def __init__(self, total: int, done: int, table: Callable[[], Any]) -> None:
-        console = Console(stderr=True)
-        self.table, self.drawn = table, -TABLE_SECONDS
-        self.bar = Progress(
-            TextColumn("trials"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.task = self.bar.add_task("", total=total, completed=done, rate="")
-        self.live = Live(self.bar, console=console, transient=True) if console.is_terminal else None
-        self.lines, self.done = ProgressLines("trials", total, done), done
-
-    def __enter__(self) -> Callable[[], None]:
-        if self.live is not None:
-            self.live.start()
-        return self._advance
-
-    def _advance(self) -> None:
-        self.done += 1
-        if self.live is None:
-            self.lines.show(self.done)
-            return
-        speed = self.bar.tasks[0].finished_speed or self.bar.tasks[0].speed
-        self.bar.update(self.task, advance=1, rate=f"{speed:.1f}/s" if speed else "")
-        if time.monotonic() - self.drawn > TABLE_SECONDS:
-            self.live.update(Group(self.table(), self.bar))
-            self.drawn = time.monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()

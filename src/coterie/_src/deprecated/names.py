@@ -127,9 +127,32 @@ def _attacks() -> dict[str, Any]:
 
 
 def _experiments() -> dict[str, Any]:
-    from coterie._src.experiments.summary import METRICS
+    from coterie._src import experiments as now
+    from coterie._src.experiments.callbacks import Callback, RunInfo, Status
 
-    return {"METRICS": METRICS.names}
+    class Progress(Callback):
+        def __init__(self, on_progress: Callable[[int], None]) -> None:
+            self._on_progress = on_progress
+
+        def on_progress(self, rounds: int) -> None:
+            self._on_progress(rounds)
+
+    class RunFolder(now.RunFolder):
+        def open(self) -> None:
+            self.on_start(RunInfo("", self.config.run.seed))
+
+        def add(self, result: now.TrialResult) -> None:
+            self.on_trial(result)
+
+        def close(self, status: Status) -> None:
+            self.on_end(status)
+
+    def run_trials(
+        config: now.Config, on_progress: Callable[[int], None] = lambda rounds: None, *values: Any, **named: Any
+    ) -> Any:
+        return now.run_trials(config, Progress(on_progress), *values, **named)
+
+    return {"METRICS": now.METRICS.names, "RunFolder": RunFolder, "run_trials": run_trials}
 
 
 def _initialise() -> dict[str, Any]:

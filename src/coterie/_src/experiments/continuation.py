@@ -22,7 +22,7 @@ from coterie._src.experiments.methods import METHODS, Method, Setting
 from coterie._src.experiments.models import load, read_labels
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import Observe, TrialSetup, draw_trial
-from coterie._src.experiments.trial import OnRound, compare, judged_clients, run_method, run_methods
+from coterie._src.experiments.trial import compare, judged_clients, run_method, run_methods
 from coterie._src.init.conditioning import MAX_NUMBERS
 from coterie._src.membership import LEVEL, Membership, held_out_losses, loss_variances, whitening
 from coterie._src.metrics import distances
@@ -57,14 +57,12 @@ def read_run(folder: str | Path, method: str | None = None) -> EarlierRun:
     return EarlierRun(models.centres, tuple(known), labels, models.membership)
 
 
-def continue_trial(
-    config: Config, earlier: EarlierRun, on_round: OnRound = lambda: None, observe: Observe | None = None
-) -> TrialResult:
+def continue_trial(config: Config, earlier: EarlierRun, observe: Observe | None = None) -> TrialResult:
     """Trial 0 of a configuration, whose first method begins with the earlier centres."""
     computing = config.problem.computing()
     with computing, threadpool_limits(limits=1), np.errstate(all="ignore"):
         setup, methods = draw_trial(config, 0), [METHODS[name] for name in config.methods]
-        results, changes = continue_methods(methods, replace(setup, observe=observe), earlier, on_round)
+        results, changes = continue_methods(methods, replace(setup, observe=observe), earlier)
         if setup.truth is not None and setup.truth.centres.shape[1]:
             oracle = run_method(METHODS["oracle"], setup, False)
             for result in results.values():
@@ -74,17 +72,15 @@ def continue_trial(
 
 
 def continue_methods(
-    methods: Sequence[Method], setup: TrialSetup, earlier: EarlierRun, on_round: OnRound = lambda: None
+    methods: Sequence[Method], setup: TrialSetup, earlier: EarlierRun
 ) -> tuple[dict[str, MethodResult], Changes]:
     """The results of some methods by name, of which the first continues the earlier run, and what has changed."""
     first = methods[0].base or methods[0]
-    result, changes = continue_method(first, setup, earlier, on_round)
-    return run_methods(methods, setup, on_round=on_round, known={first.name: result}), changes
+    result, changes = continue_method(first, setup, earlier)
+    return run_methods(methods, setup, known={first.name: result}), changes
 
 
-def continue_method(
-    method: Method, setup: TrialSetup, earlier: EarlierRun, on_round: OnRound = lambda: None
-) -> tuple[MethodResult, Changes]:
+def continue_method(method: Method, setup: TrialSetup, earlier: EarlierRun) -> tuple[MethodResult, Changes]:
     """The method from the earlier centres on, and what has changed.
 
     If more clients than may be Byzantine (and than the test refuses by chance) fit none of the clusters, the method
@@ -98,14 +94,14 @@ def continue_method(
     if len(set(task.clients.names)) < count:
         raise ValueError("state: needs clients whose names differ")
     started = replace(setup, start=like(earlier.centres, setup.start), clusters=len(earlier.centres))
-    result = run_method(_without_search(method), started, on_round=on_round)
+    result = run_method(_without_search(method), started)
     bound = setup.setting(setup.stream("buckets")).max_byzantine
     unfit = _unfit(task, result, earlier.membership or result.membership)
     searched = bool(unfit.sum() > bound + LEVEL * count)
     restarted = False
     numbers = [*range(len(earlier.centres))]
     if searched:
-        fresh = run_method(method, setup, on_round=on_round)
+        fresh = run_method(method, setup)
         if _is_better(task, fresh, result, bound):
             result, restarted = fresh, True
             numbers = _matched_numbers(result, task.clients.names, earlier)

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 from coterie._src.aggregators import Aggregator
 from coterie._src.arrays import Array, available_cores
 from coterie._src.attacks import Attack
+from coterie._src.experiments.callbacks import NOTHING, Callback, OnRound, tell_rounds
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
-from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.outcome import Row, TrialResult
 from coterie._src.experiments.progress import trial_notes
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache
-from coterie._src.experiments.trial import OnRound, run_trial
+from coterie._src.experiments.trial import run_trial
 
 POLL_SECONDS = 0.1
-OnProgress = Callable[[int], None]
 Stop = Callable[[], bool]
 
 
@@ -47,8 +47,8 @@ class Job(NamedTuple):
     folder: Path | None = None
 
 
-Engine = Callable[[Sequence[Job], OnProgress, Stop], Iterator[tuple[int, TrialResult]]]
-"""Runs jobs and yields (index of the job, result) as they end; calls `on_progress` with the number of rounds so far.
+Engine = Callable[[Sequence[Job], Callback, Stop], Iterator[tuple[int, TrialResult]]]
+"""Runs jobs and yields (index of the job, result) as they end; tells the callback of progress and rounds.
 
 Once `stop()` is true no job is started, running jobs are abandoned, and the iteration ends.
 """
@@ -61,7 +61,7 @@ def worker_count(config: Config) -> int:
 
 def run_trials(
     config: Config,
-    on_progress: OnProgress = lambda rounds: None,
+    callback: Callback = NOTHING,
     stop: Stop = lambda: False,
     *,
     rules: Mapping[str, Aggregator | Callable[[Array], Array]] | None = None,
@@ -70,6 +70,7 @@ def run_trials(
 ) -> Iterator[TrialResult]:
     """Yield the trials of a configuration as they end; see `Engine` for the arguments.
 
+    callback: is told of progress, rounds and trials; its start and its end are the caller's.
     rules: additional aggregators by name, each of which runs in Algorithm 1 beside the configured methods. attack:
     replaces the configured one. With either, all trials run in this process. folder: where their progress is noted.
     """
@@ -77,32 +78,35 @@ def run_trials(
         raise ValueError(f"rules: {', '.join(sorted(known))} is the name of a method; choose another")
     jobs = [Job(config, trial, folder=folder) for trial in range(config.run.trials)]
     if rules or attack:
-        results = _in_this_process(jobs, on_progress, stop, Custom(rules or {}, attack))
+        results = _in_this_process(jobs, callback, stop, Custom(rules or {}, attack))
     else:
-        results = local_engine(worker_count(config))(jobs, on_progress, stop)
+        results = local_engine(worker_count(config))(jobs, callback, stop)
     for _, result in results:
+        callback.on_trial(result)
         yield result
 
 
 def local_engine(workers: int) -> Engine:
     """An engine with worker processes on this machine, or this process if one is enough. The workers end with it."""
 
-    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+    def run(jobs: Sequence[Job], callback: Callback, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
         if min(workers, len(jobs)) <= 1:
-            return _in_this_process(jobs, on_progress, stop)
-        return _in_workers(jobs, min(workers, len(jobs)), on_progress, stop)
+            return _in_this_process(jobs, callback, stop)
+        return _in_workers(jobs, min(workers, len(jobs)), callback, stop)
 
     return run
 
 
-def counted_rounds(on_progress: OnProgress, stop: Stop = lambda: False) -> Callable[[], None]:
-    """A function to call after every round: it reports the number of rounds, and raises `Interrupted` if `stop()`."""
+def told_rounds(callback: Callback, stop: Stop = lambda: False) -> OnRound:
+    """A function to call after every round: it tells the callback, and raises `Interrupted` if `stop()`."""
     done = 0
 
-    def on_round() -> None:
+    def on_round(trial: int, method: str, row: Row) -> None:
         nonlocal done
         done += 1
-        on_progress(done)
+        callback.on_progress(done)
+        if row:
+            callback.on_round(trial, method, row)
         if stop():
             raise Interrupted
 
@@ -110,9 +114,9 @@ def counted_rounds(on_progress: OnProgress, stop: Stop = lambda: False) -> Calla
 
 
 def _in_this_process(
-    jobs: Sequence[Job], on_progress: OnProgress, stop: Stop, custom: Custom = NOTHING_CUSTOM
+    jobs: Sequence[Job], callback: Callback, stop: Stop, custom: Custom = NOTHING_CUSTOM
 ) -> Iterator[tuple[int, TrialResult]]:
-    on_round, cache = counted_rounds(on_progress, stop), DataCache()
+    on_round, cache = told_rounds(callback, stop), DataCache()
     for index, job in enumerate(jobs):
         try:
             result = _run_job(job, on_round, cache, custom)
@@ -125,9 +129,7 @@ def _run_job(job: Job, on_round: OnRound, cache: DataCache, custom: Custom = NOT
     return run_trial(job.config, job.trial, job.record, on_round, cache, custom, trial_notes(job.folder))
 
 
-def _in_workers(
-    jobs: Sequence[Job], workers: int, on_progress: OnProgress, stop: Stop
-) -> Iterator[tuple[int, TrialResult]]:
+def _in_workers(jobs: Sequence[Job], workers: int, callback: Callback, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
     context = multiprocessing.get_context("spawn")
     rounds, stopped = context.Value("q", 0), context.RawValue("b", 0)
     counter = rounds.get_obj()  # read without the lock, which an interruption could leave locked
@@ -138,9 +140,11 @@ def _in_workers(
             waiting = set(indices)
             while waiting and not stop():
                 ended, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                on_progress(counter.value)
+                callback.on_progress(counter.value)
                 for future in ended:
-                    yield indices.pop(future), future.result()
+                    result = future.result()
+                    tell_rounds(callback, result)
+                    yield indices.pop(future), result
         except BrokenProcessPool:
             raise OSError(0, "one was killed (out of memory?); finished trials are kept", "worker processes") from None
         finally:
@@ -176,7 +180,7 @@ def _exit_with_parent(parent: int) -> None:
 
 
 def _work(job: Job) -> TrialResult:
-    def on_round() -> None:
+    def on_round(trial: int, method: str, row: Row) -> None:
         with _worker["rounds"].get_lock():
             _worker["rounds"].value += 1
         if _worker["stopped"].value:
@@ -192,7 +196,7 @@ def ray_engine(address: str | None = None) -> Engine:
     except ImportError:
         raise ValueError("engine: ray needs Ray (pip install 'coterie[ray]')") from None
 
-    def run(jobs: Sequence[Job], on_progress: OnProgress, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
+    def run(jobs: Sequence[Job], callback: Callback, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning about unused GPUs
         own = not ray.is_initialized()
@@ -207,7 +211,9 @@ def ray_engine(address: str | None = None) -> Engine:
             while indices and not stop():
                 ended, _ = ray.wait(list(indices), timeout=POLL_SECONDS)
                 for reference in ended:
-                    yield indices.pop(reference), ray.get(reference)
+                    result = ray.get(reference)
+                    tell_rounds(callback, result)
+                    yield indices.pop(reference), result
             for reference in indices:
                 ray.cancel(reference, force=True)
         finally:

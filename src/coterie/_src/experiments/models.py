@@ -192,7 +192,7 @@ class Models:
         if client is not None:
             if cluster is not None:
                 raise ValueError("predict: name a client or a cluster, and not both")
-            return self._predicted(self._model_of(client), x)
+            return self.predict_by(self._model_of(client), x)
         chosen = self.cluster if cluster is None else cluster
         if chosen is None:
             raise ValueError("cluster: must be named; assign(x, y) finds that of a client by its samples")
@@ -201,7 +201,7 @@ class Models:
             warnings.warn(f"predict(x) after assign(x, y): name the cluster, {hint}", DeprecationWarning, stacklevel=2)
         if not 0 <= chosen < len(self.centres):
             raise ValueError(f"cluster: must be from 0 to {len(self.centres) - 1}, got {chosen}")
-        return self._predicted(self.centres[chosen], x)
+        return self.predict_by(self.centres[chosen], x)
 
     def personalise(self, x: Any, y: Any, *, nearest: bool = False) -> PersonalModel:
         """The model of a new client: fitted to its samples and shrunk towards the model of its cluster.
@@ -214,9 +214,10 @@ class Models:
             options, origin = self.config.algorithm, np.random.default_rng(self.config.run.seed)
             step = LOCAL_STEP if options.step == "auto" else options.step
             task = replace(task.fitting(options.rounds, step), origin=task.fresh(origin))
-        return personal_model(task, self.centres, None if nearest else self.membership, self._predicted)
+        return personal_model(task, self.centres, None if nearest else self.membership, self.predict_by)
 
-    def _predicted(self, model: NDArray[Any], x: Any) -> NDArray[Any]:
+    def predict_by(self, model: NDArray[Any], x: Any) -> NDArray[Any]:
+        """(n,): the predictions of a model (d,), such as that of one client."""
         task = self._task(x, None)
         features = task.clients.features
         return as_numpy(task.predict(like(model, features), features))

@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie._src.arrays import as_numpy
+from coterie._src.experiments.callbacks import Callback, RunInfo
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.process import Note, Process
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.run_folder import write_atomically
@@ -98,12 +100,12 @@ def max_rounds(config: Config) -> int:
     return sum(1 if METHODS[name].immediate else rounds + 1 for name in config.methods)
 
 
-class ProgressFile:
-    """Keeps FOLDER/progress.json while a run or a sweep is under way; a context that notes its end.
+class ProgressFile(Callback):
+    """Keeps FOLDER/progress.json while a run or a sweep is under way: a callback, or a context that notes its end.
 
     Parameters
     ----------
-    folder : exists already; None: nothing is written.
+    folder : exists when the run starts; None: nothing is written.
     trials : how many there are in all.
     finished : how many were finished before.
     max_rounds : of all trials, if that is known.
@@ -114,18 +116,24 @@ class ProgressFile:
         self.finished, self.rounds = finished, 0
         self.process, self.began, self.due = Process.current(), time.monotonic(), 0.0
         self.status: Status = "running"
-        self._clear()
-        self._write()
 
-    def on_rounds(self, rounds: int) -> None:
+    def on_start(self, run: RunInfo) -> None:
+        """Note the beginning."""
+        self.__enter__()
+
+    def on_progress(self, rounds: int) -> None:
         """Note how many rounds there were so far."""
         self.rounds = rounds
         self._write_if_due()
 
-    def on_trial(self) -> None:
+    def on_trial(self, result: TrialResult) -> None:
         """Note one more finished trial."""
         self.finished += 1
         self._write_if_due()
+
+    def on_end(self, status: Literal["complete", "interrupted", "failed"]) -> None:
+        """Note the end."""
+        self.close(status)
 
     def close(self, status: Status) -> None:
         """Note the end."""
@@ -134,6 +142,8 @@ class ProgressFile:
         self._write()
 
     def __enter__(self) -> Self:
+        self._clear()
+        self._write()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:

@@ -46,12 +46,12 @@ class Recorder:
         self.tests = [] if test is None else [self.task.on(test.take([j])) for j in range(test.count)]
         self.faults = np.zeros(m, dtype=np.int64)  # one bit per verdict
 
-    def add(self, current: Round) -> None:
-        """Record one round."""
+    def add(self, current: Round) -> Row:
+        """Record one round, and return its row; it is empty for a start and where nothing is recorded."""
         self.last = current
         state, info = current
         if info is None or not self.record:
-            return
+            return {}
         row: Row = {"round": state.round}
         if self.truth is not None:
             if not np.array_equal(info.labels, self.judged):  # most rounds change no label
@@ -75,6 +75,7 @@ class Recorder:
         self.rows.append(row | {old: row[name] for old, name in RENAMED_COLUMNS.items()})
         self._note_moves(state.round, info.labels)
         self._audit(info.labels, info.verdicts, info.trimmed)
+        return self.rows[-1]
 
     def _note_moves(self, round: int, labels: NDArray[Any]) -> None:
         """A row for every client whose cluster is another one than before."""

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 from coterie import __version__
 from coterie._src.data import Encoding
+from coterie._src.experiments.callbacks import Callback, RunInfo, Status
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.doubts import result_doubts
 from coterie._src.experiments.methods import OWN
@@ -42,7 +43,7 @@ def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-class RunFolder:
+class RunFolder(Callback):
     """The folder of one run.
 
     Files: config.toml, summary.json, trials.csv (a row per trial and method), rounds.csv (per round), audit.csv (per
@@ -67,7 +68,7 @@ class RunFolder:
             self.notes = {"columns": json.dumps(config.problem.weight_names())}
             self.encoding = config.problem.encoding()
 
-    def open(self) -> None:
+    def on_start(self, run: RunInfo) -> None:
         """Create the folder, with config.toml and a first summary.json."""
         header = (
             f"Coterie {__version__}. The numbers of this folder come from this file:\n"
@@ -78,7 +79,7 @@ class RunFolder:
             write_atomically(self.path / COLUMNS, f"{json.dumps(self.encoding.as_dict(), indent=2)}\n".encode())
         self._write_summary("running")
 
-    def add(self, result: TrialResult) -> None:
+    def on_trial(self, result: TrialResult) -> None:
         """Write a finished trial."""
         for name, rows in _tables(result).items():
             with (self.path / name).open("ab") as stream:
@@ -99,8 +100,8 @@ class RunFolder:
         content = save({method: rows.copy() for method, rows in models.items()}, self.notes or None)
         write_atomically(self.path / folder / f"{result.trial}.safetensors", content)
 
-    def close(self, status: str) -> None:
-        """Write the tables in the order of the trials, and the status: `complete`, `interrupted` or `failed`."""
+    def on_end(self, status: Status) -> None:
+        """Write the tables in the order of the trials, and the status."""
         self.trials.sort(key=lambda trial: trial.trial)
         tables = [_tables(trial) for trial in self.trials]
         for name in dict.fromkeys(name for table in tables for name in table):

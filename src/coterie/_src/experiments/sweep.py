@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie._src.experiments.callbacks import NOTHING, Callback
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.database import Database, key
-from coterie._src.experiments.engines import Engine, Job, OnProgress, Stop
-from coterie._src.experiments.outcome import TrialResult
+from coterie._src.experiments.engines import Engine, Job, Stop
 from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
@@ -194,11 +194,10 @@ def sweep(
     jobs: list[Job],
     database: Database,
     engine: Engine,
-    on_progress: OnProgress = lambda rounds: None,
-    on_trial: Callable[[TrialResult], None] = lambda result: None,
+    callback: Callback = NOTHING,
     stop: Stop = lambda: False,
 ) -> None:
     """Run the jobs; each trial is written to the database before the next one is handled."""
-    for place, result in engine(jobs, on_progress, stop):
+    for place, result in engine(jobs, callback, stop):
         database.add(jobs[place].config, result)
-        on_trial(result)
+        callback.on_trial(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from coterie._src.data import Truth
 from coterie._src.diagnostics import diagnose
 from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_scores
 from coterie._src.evaluation import compare as compare_scores
+from coterie._src.experiments.callbacks import OnRound
 from coterie._src.experiments.client_rows import ALONE, FOR_ALL, client_rows
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.directions import leading_directions
@@ -32,14 +33,12 @@ from coterie._src.simulation import SimulatedNetwork, choices, play
 from coterie._src.suspicion import suspicion
 from coterie._src.tasks import Task
 
-OnRound = Callable[[], None]
-
 
 def run_trial(
     config: Config,
     trial: int,
     record: bool = True,
-    on_round: OnRound = lambda: None,
+    on_round: OnRound = lambda trial, method, row: None,
     cache: DataCache | None = None,
     custom: Custom = NOTHING_CUSTOM,
     observe: Observe | None = None,
@@ -74,7 +73,7 @@ def run_methods(
     methods: Sequence[Method],
     setup: TrialSetup,
     record: bool = True,
-    on_round: OnRound = lambda: None,
+    on_round: OnRound = lambda trial, method, row: None,
     known: Mapping[str, MethodResult] | None = None,
 ) -> dict[str, MethodResult]:
     """The results of some methods by name; a method with personal models begins where the one without them ended.
@@ -151,7 +150,7 @@ def run_method(
     method: Method,
     setup: TrialSetup,
     record: bool = True,
-    on_round: OnRound = lambda: None,
+    on_round: OnRound = lambda trial, method, row: None,
 ) -> MethodResult:
     """One method from the common start to its end."""
     setting = setup.setting(setup.stream("buckets"), record)
@@ -171,10 +170,10 @@ def run_method(
     seconds, began = 0.0, time.perf_counter()
     for played in play(algorithm, network, start, setup.stream("server")):
         seconds += time.perf_counter() - began
-        recorder.add(played)
+        row = recorder.add(played)
         if setup.observe is not None:
             setup.observe(setup.trial, method.name, algorithm.rounds, recorder)
-        on_round()
+        on_round(setup.trial, method.name, row)
         began = time.perf_counter()
     result = recorder.finish(seconds)
     if setup.held_out is not None:

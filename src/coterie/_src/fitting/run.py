@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -19,11 +20,13 @@ from coterie._src.algorithms import Algorithm, ThreeStage
 from coterie._src.arrays import Array, as_numpy, like, namespace
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, Federation
+from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, tell_rounds, told
 from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
 from coterie._src.experiments.continuation import EarlierRun, continue_methods, read_run
+from coterie._src.experiments.engines import told_rounds
 from coterie._src.experiments.methods import METHODS, Method, custom_method, with_personal_models
 from coterie._src.experiments.models import Models
-from coterie._src.experiments.outcome import MethodResult
+from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import TrialSetup
 from coterie._src.experiments.starts import STARTS, asks, is_file
 from coterie._src.experiments.toml import explain
@@ -103,7 +106,8 @@ def fit(
     holdout: float | None = None,
     dtype: Literal["float32", "float64"] = "float64",
     three_stage: Mapping[str, Any] | None = None,
-    on_round: Callable[[], None] = lambda: None,
+    callbacks: Sequence[Callback] = (),
+    on_round: Callable[[], None] | None = None,
     state: Result | Models | str | Path | None = None,
     **options: Any,
 ) -> Result:
@@ -150,8 +154,10 @@ def fit(
         Precision of data that come from a mapping, files or a frame.
     three_stage : mapping, optional
         Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.
+    callbacks : sequence of Callback, optional
+        Objects of `coterie.callbacks` that are told of every round and of the end, such as trackers.
     on_round : function, optional
-        Called after every round.
+        Called after every round; in version 0.2 it goes, and `callbacks` stay.
     state : Result, Models or path, optional
         An earlier fit, or run of `coterie run`, to continue with these clients: its centres are the first ones, its
         clusters keep their numbers, and `changes` of the result says what is different. If more clients than may be
@@ -213,18 +219,33 @@ def fit(
         held_out=federation.held_out,
     )
     methods = [chosen] if chosen.base is None else [chosen.base, chosen]
+    callback = Callbacks([*callbacks, *([] if on_round is None else [_EveryRound(on_round)])])
+    params = {
+        **{"task": task_name or type(found).__name__, "clusters": clusters, "method": chosen.name, "attack": attack},
+        **{"clients": federation.clients.count, "samples": int(federation.clients.sizes.sum()), "holdout": holdout},
+        **{f"algorithm.{name}": value for name, value in section.model_dump(mode="json").items()},
+        **{f"three_stage.{name}": value for name, value in stages.model_dump(mode="json").items()},
+    }
     try:
-        with threadpool_limits(limits=1), np.errstate(all="ignore"):
+        with (
+            threadpool_limits(limits=1),
+            np.errstate(all="ignore"),
+            told(callback, RunInfo("ct.fit", seed, params)),
+        ):
             if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
             changes = None
             if state is None:
-                results = run_methods(methods, setup, on_round=on_round)
+                results = run_methods(methods, setup, on_round=told_rounds(callback))
             else:
-                results, changes = continue_methods(methods, setup, _earlier_run(state), on_round)
+                results, changes = continue_methods(methods, setup, _earlier_run(state))
             result = results[chosen.name]
             _judge(result, setup)
             rows, sentences = judged_clients(methods, results, setup)
+            trial = TrialResult(0, results, rows, sentences, changes)
+            if state is not None:
+                tell_rounds(callback, trial)
+            callback.on_trial(trial)
     except ValueError as error:  # options have no table here
         raise ValueError(str(error).removeprefix("algorithm.")) from None
     return Result(
@@ -247,6 +268,17 @@ def fit(
         result.membership,
         changes,
     )
+
+
+class _EveryRound(Callback):
+    """Calls a function after every round."""
+
+    def __init__(self, on_round: Callable[[], None]) -> None:
+        warnings.warn("on_round is now called callbacks; the old name goes in 0.2", DeprecationWarning, stacklevel=3)
+        self._on_round = on_round
+
+    def on_progress(self, rounds: int) -> None:
+        self._on_round()
 
 
 def _earlier_run(state: Any) -> EarlierRun:
