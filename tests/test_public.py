@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 import coterie
+import coterie.federation
 import coterie.sklearn
 from coterie._src.deprecated import MODULES
 
 NAMES = [name for name in coterie.__all__ if name != "__version__"]
 PUBLIC_MODULES = {"federation", "sklearn"}
 DOCUMENTED = [getattr(coterie, name) for name in NAMES] + [
-    getattr(coterie.sklearn, name) for name in coterie.sklearn.__all__
+    getattr(module, name) for module in (coterie.sklearn, coterie.federation) for name in module.__all__
 ]
 CONTRACTS = {"Algorithm", "Task"}
 """Protocols, which nobody calls."""
