@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie._src.plot.style import new_figure, save
+from coterie._src.plot.style import new_figure, save, styled
 
 MAX_NAMED_CLIENTS = 40
 """The names of more clients have no room on the axis."""
 
 
+@styled
 def audit_map(rows: Sequence[dict[str, Any]], path: str | Path, names: Mapping[str, str] | None = None) -> None:
     """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent.
 
@@ -31,6 +32,7 @@ def audit_map(rows: Sequence[dict[str, Any]], path: str | Path, names: Mapping[s
             refused.append(place)
     figure = new_figure(3 + min(9.0, 0.12 * rounds), 1.6 + min(12.0, 0.16 * clients))
     axes = figure.add_subplot()
+    axes.grid(visible=False)
     extent = (0.5, rounds + 0.5, clients - 0.5, -0.5)
     drawn = axes.imshow(away, cmap="Blues", norm=LogNorm(0.3, 10.0), aspect="auto", interpolation="none", extent=extent)
     if refused:
