@@ -100,6 +100,8 @@ def test_a_logarithmic_axis_has_plain_numbers(low: float, high: float, expected:
     axes.set_ylim(low, high)
     plain_numbers(axes)
     assert [text.get_text() for text in axes.get_yticklabels()] == expected
+    axes.set_ylim(1.05, 1.4)  # no such number within
+    plain_numbers(axes)
     axes.set_ylim(1e-12, 1e12)
     plain_numbers(axes)
     assert MIN_TICKS <= len(axes.get_yticks()) <= MAX_TICKS

@@ -78,7 +78,10 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain_numbers(axes: Axes) -> None:
-    """Numbers such as 0.02 instead of powers of ten along a logarithmic axis of heights, whose limits are final."""
+    """Numbers such as 0.02 instead of powers of ten along a logarithmic axis of heights, whose limits are final.
+
+    An axis that is too short for two of them keeps those of Matplotlib.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
     low, high = axes.get_ylim()
@@ -87,10 +90,10 @@ def plain_numbers(axes: Axes) -> None:
         ticks = np.multiply.outer(decades, steps).ravel()
         ticks = ticks[(ticks >= low) & (ticks <= high)]
         if ticks.size >= MIN_TICKS:
-            break
-    axes.yaxis.set_major_locator(FixedLocator(ticks[:: -(-ticks.size // MAX_TICKS)]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_locator(FixedLocator(ticks[:: -(-ticks.size // MAX_TICKS)]))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            return
 
 
 def save(figure: Figure, path: str | Path) -> None:
