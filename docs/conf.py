@@ -29,6 +29,7 @@ include_patterns = ["*.md", "docs/**.md", "benchmarks/RESULTS.md", "examples/**.
 exclude_patterns = [".*", "out", "dist", "build", "src", "tests"]
 
 myst_heading_anchors = 4
+highlight_language = "none"  # of blocks that name no language
 default_role = "code"
 smartquotes = False  # quotation marks of TOML stay as they are
 napoleon_google_docstring = False

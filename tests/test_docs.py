@@ -105,8 +105,8 @@ def run_blocks(text: str, folder: Path, until: str = "") -> int:
 
 
 def output_of(line: str, folder: Path) -> str:
-    """What a command of one line prints, or writes to the file that the line names."""
-    command, _, file = line.strip().partition(" > ")
+    """What a command prints, or writes to the file that it names; backslashes continue its line."""
+    command, _, file = line.replace("\\\n", " ").strip().partition(" > ")
     name, *words = shlex.split(command)
     assert name == "coterie"
     done = coterie(*words, *(["--set", "run.workers=1"] if words[0] == "run" else []), cwd=folder)
