@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -49,6 +50,12 @@ def generated(text: str) -> str:
 
 
 # --- public names -----------------------------------------------------------------------------------------
+
+
+def public_modules() -> list[str]:
+    """The package and its public modules, each with a page of its own."""
+    found = (module.name for module in pkgutil.iter_modules(coterie.__path__))
+    return ["coterie", *sorted(f"coterie.{name}" for name in found if not name.startswith("_"))]
 
 
 def api(module: str) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from reference_pages import public_names
+from reference_pages import public_modules, public_names
 
 SITE = Path(__file__).parent.parent / "out" / "site"
 LOADED = {"src", "srcset", "href", "data", "poster"}
@@ -76,7 +76,7 @@ def test_every_link_leads_to_a_file_and_a_place_in_it() -> None:
                 assert unquote(address.fragment) in page(to).places, (file, target)
 
 
-@pytest.mark.parametrize("module", ["coterie", "coterie.sklearn", "coterie.federation"])
+@pytest.mark.parametrize("module", public_modules())
 def test_every_public_name_is_on_its_page(module: str) -> None:
     file = SITE / "docs" / "reference" / f"{module.rpartition('.')[2]}.html"
     places = page(file).places
