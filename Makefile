@@ -16,7 +16,7 @@ help:
 	@echo "make test-reference  the tests of the core on the NumPy references of all kernels, nothing compiled"
 	@echo "make test-browser  the pages of reports and the live page in a headless Chromium; skipped with a word where there is none"
 	@echo "make mutants    small changes of the core that no test notices (an hour of one core)"
-	@echo "make docs       the tests of the documentation: its examples run, its tables follow from the kept results"
+	@echo "make docs       the documentation as a site (out/site); its links lead somewhere, its examples run, its tables hold"
 	@echo "make wheel      build the package into dist"
 	@echo "make bench      time and memory of the aggregators beside NumPy, SciPy, torch, ByzFL, ByzPy and Flower"
 	@echo "make clean      remove .venv and caches"
@@ -66,8 +66,15 @@ test-browser: $(VENV)/browser.stamp
 mutants: $(VENV)/dev.stamp
 	PYTHONPATH=src:tests $(BIN)/python -m mutants --processes 2 --page
 
-docs: $(VENV)/dev.stamp
-	$(BIN)/pytest tests/test_docs.py
+$(VENV)/docs.stamp: $(VENV)/dev.stamp
+	$(PIP) --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/docs.stamp
+	rm -rf out/site
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs --doctree-dir out/doctrees . out/site
+	$(BIN)/pytest -m 'site or not slow' tests/test_docs.py tests/test_reference_pages.py tests/test_site.py
+	@echo "The documentation: out/site/index.html"
 
 wheel: $(VENV)/demo.stamp
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

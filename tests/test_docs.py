@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 import sklearn
+import typer
 
 import coterie as package
+import reference_pages
 import regenerate
 from command import coterie
+from coterie._src.cli import app
 from coterie._src.experiments import as_toml, default_config, read_config
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.sweep import parse_grid
@@ -28,13 +31,26 @@ from regenerate import KEPT, MEASURED, Kept
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT.parent / "shared" / "data" / "tables"
 """The published files of the tables that are known by name, where they are at hand."""
+BENCHMARKS = [ROOT / "benchmarks" / "RESULTS.md"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 USAGE, OWN_DATA = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "own-data"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md"), *BENCHMARKS])
+RUN_ELSEWHERE = {"README.md", "docs/extending.md", "docs/models.md", "docs/own-data.md", "docs/trackers.md"}
+"""Pages whose blocks have tests of their own."""
+SIMULATION = "coterie federate simulate"
+"""Half a minute each."""
 COMMANDS = re.findall(r"^coterie (run|config)\b([^#>\n]*)", USAGE + OWN_DATA, flags=re.MULTILINE)
 GRID_COMMANDS = re.findall(r"^coterie (sweep|results|plot|reproduce|plan)\b([^#>\n]*)", USAGE, flags=re.MULTILINE)
 PRINTED = r"```\n(coterie run [^\n]*)\n```\n\n```\n(.*?)```"
 """A command on a page, and what it prints."""
+RUNNABLE = r"^```(python|sh)\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?"
+"""A block of Python or a command, and what it prints."""
 NUMBER = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+
+
+def name_of(file: Path) -> str:
+    """The path of a file from the root of the repository."""
+    return file.relative_to(ROOT).as_posix()
 
 
 def printed_by(example: str, names: dict[str, Any] | None = None) -> str:
@@ -56,11 +72,50 @@ def without_seconds(text: str) -> list[list[str]]:
 
 
 def assert_printed(output: str, written: str) -> None:
-    """Assert that a text is what was printed; rounding may differ from machine to machine."""
+    """Assert that a text is what was printed; rounding may differ from machine to machine; … stands for anything."""
     found, expected = (" ".join(word for row in without_seconds(text) for word in row) for text in (output, written))
-    assert re.sub(NUMBER, "0", found) == re.sub(NUMBER, "0", expected)
-    numbers = [[float(number) for number in re.findall(NUMBER, text)] for text in (found, expected)]
-    assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=0.02)
+    parts = re.split(rf"({NUMBER}|─+|…)", expected)
+    patterns = {"…": ".*?", "─": "─+"}
+    pattern = "".join(
+        patterns.get(part[:1], f"({NUMBER})") if place % 2 else re.escape(part) for place, part in enumerate(parts)
+    )
+    matched = re.fullmatch(pattern, found)
+    assert matched, f"{found}\nis not what is written:\n{expected}"
+    numbers = [float(number) for number in parts[1::2] if number[0] not in patterns]
+    assert [float(number) for number in matched.groups()] == pytest.approx(numbers, rel=0.02, abs=0.02)
+
+
+def run_blocks(text: str, folder: Path, until: str = "") -> int:
+    """Run the blocks of a page in their order, and check what is written below them; return how many there were.
+
+    until: a block that begins with it, and what follows, is left out.
+    """
+    names: dict[str, Any] = {}
+    count = 0
+    for language, block, written in re.findall(RUNNABLE, text, flags=re.DOTALL | re.MULTILINE):
+        if until and block.startswith(until):
+            break
+        if language == "python":
+            with contextlib.chdir(folder):
+                output = printed_by(block, names)
+        else:
+            output = output_of(block, folder)
+        if written:
+            assert_printed(output, written)
+        count += 1
+    return count
+
+
+def output_of(line: str, folder: Path) -> str:
+    """What a command prints, or writes to the file that it names; backslashes continue its line."""
+    command, _, file = line.replace("\\\n", " ").strip().partition(" > ")
+    name, *words = shlex.split(command)
+    assert name == "coterie"
+    done = coterie(*words, *(["--set", "run.workers=1"] if words[0] == "run" else []), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    if file:
+        (folder / file).write_text(done.stdout, encoding="utf-8")
+    return done.stdout
 
 
 def demo_commands() -> list[list[str]]:
@@ -77,9 +132,9 @@ def demo_commands() -> list[list[str]]:
     ],
     ids=["quick", "rest"],
 )
-def test_the_table_of_the_readme_is_what_the_demo_prints(methods: list[str], tmp_path: Path) -> None:
+def test_the_table_of_the_demo_is_what_it_prints(methods: list[str], tmp_path: Path) -> None:
     """But for three-stage and local: with as many samples as dimensions their minimisers are mostly rounding."""
-    (table,) = re.findall(r"```\n(mixed-regression: .*?)```", README, flags=re.DOTALL)
+    (table,) = re.findall(r"```\n(mixed-regression: .*?)```", USAGE, flags=re.DOTALL)
     command = [*demo_commands()[0], *(word for method in methods for word in ("--method", method))]
     done = coterie(*command, "--set", "run.workers=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -88,6 +143,31 @@ def test_the_table_of_the_readme_is_what_the_demo_prints(methods: list[str], tmp
     assert list(found) == list(written) == methods
     for name in methods:
         assert_printed(found[name], written[name])
+
+
+def with_blocks(start: str = "") -> list[str]:
+    """The pages with blocks to run that begin so, but for those whose blocks have tests of their own."""
+    texts = {name_of(file): file.read_text(encoding="utf-8") for file in PAGES}
+    found = {
+        name: [block for _, block, _ in re.findall(RUNNABLE, text, flags=re.DOTALL | re.MULTILINE)]
+        for name, text in texts.items()
+    }
+    assert all(found[name] for name in RUN_ELSEWHERE)
+    pages = (name for name, blocks in found.items() if any(block.startswith(start) for block in blocks))
+    return [name for name in pages if name not in RUN_ELSEWHERE]
+
+
+@pytest.mark.parametrize("name", with_blocks())
+def test_a_page_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    """But for a simulation by Flower and what comes after it."""
+    with sklearn.config_context():  # which a page changes
+        assert run_blocks((ROOT / name).read_text(encoding="utf-8"), tmp_path, until=SIMULATION) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", with_blocks(SIMULATION))
+def test_a_page_with_a_simulation_runs_to_its_end(name: str, tmp_path: Path) -> None:
+    assert run_blocks((ROOT / name).read_text(encoding="utf-8"), tmp_path) >= 5
 
 
 @pytest.mark.parametrize(("name", "count"), [("own-data", 1), ("heart", 2), ("parkinsons", 2)])
@@ -134,13 +214,34 @@ def test_the_example_of_a_rule_and_an_attack_prints_what_is_written_below_it() -
     assert re.findall(r"^\S+", output, re.MULTILINE) == re.findall(r"^\S+", printed, re.MULTILINE)
 
 
-def test_commands_are_understood() -> None:
-    assert len(COMMANDS) >= 6
-    for _, arguments in COMMANDS:
-        words = shlex.split(arguments)
-        overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-        known = {"--set", "--method", "--trials", "--seed", "--out", "--json"}
-        assert {word for word in words if word.startswith("--")} <= known
+def commands_of(file: Path) -> list[str]:
+    """The commands in the code of a page, in blocks and in lines."""
+    text = file.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^(?: {4}| {8})?(coterie [a-z][^#>\n]*)", code_of(text), flags=re.MULTILINE)
+    return [line for line in lines if not line.startswith("coterie COMMAND")]
+
+
+def code_of(text: str) -> str:
+    """The lines of the blocks of code, and below them the code within lines."""
+    fenced = r"^```\w*\n(.*?)^```$"
+    indented = re.findall(r"^ {4}coterie .*$", text, flags=re.MULTILINE)
+    blocks = re.findall(fenced, text, flags=re.DOTALL | re.MULTILINE)
+    spans = re.findall(r"`([^`]+)`", re.sub(fenced, "", text, flags=re.DOTALL | re.MULTILINE))
+    return "\n".join([*blocks, *indented, *(" ".join(span.split()) for span in spans)])
+
+
+@pytest.mark.parametrize("name", [name_of(file) for file in PAGES if commands_of(file)])
+def test_commands_are_understood(name: str) -> None:
+    """Every command has its options and arguments, and every key that it sets exists."""
+    for line in commands_of(ROOT / name):
+        command, context, words = typer.main.get_command(app), None, shlex.split(line)[1:]
+        while hasattr(command, "commands") and words and words[0] != "--help":
+            assert words[0] in command.commands, line
+            command, words = command.commands[words[0]], words[1:]
+            if words and words[0] != "--help" and not hasattr(command, "commands"):
+                context = command.make_context(command.name, list(words))
+        overrides = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        assert context is None or not context.args, line
         read_config(None, overrides)
 
 
@@ -164,10 +265,17 @@ def test_every_method_is_on_the_page_on_use() -> None:
         assert f"`{method}`" in USAGE
 
 
-def test_the_readme_is_short_and_leads_to_every_page() -> None:
-    assert len(README.splitlines()) <= 100
-    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
-    assert {file.name for file in (ROOT / "docs").glob("*.md")} <= linked
+def test_the_readme_is_short_and_leads_to_the_index() -> None:
+    assert len(README.splitlines()) <= 70
+    assert "](docs/index.md)" in README
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """One line for each, by which the page is also in the contents of the site (docs/conf.py)."""
+    linked = re.findall(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", page("index.md"), flags=re.MULTILINE)
+    assert len(set(linked)) == len(linked)
+    index = ROOT / "docs" / "index.md"
+    assert {file.resolve() for file in PAGES} - {index} == {(index.parent / name).resolve() for name in linked}
 
 
 def test_the_folder_example_works(tmp_path: Path) -> None:
@@ -185,26 +293,18 @@ def test_the_folder_example_works(tmp_path: Path) -> None:
 
 def anchors(file: Path) -> set[str]:
     """The names by which links call the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = reference_pages.generated(file.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        *sorted(f"docs/{file.name}" for file in (ROOT / "docs").glob("*.md")),
-    ],
-)
+@pytest.mark.parametrize("name", [name_of(file) for file in PAGES])
 def test_links_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
         if not target.startswith("https://"):
             file = (ROOT / name).parent / target if target else ROOT / name
-            assert file.exists(), target
+            assert file.is_file(), target  # not a folder, which a site does not have
             assert not heading or heading in anchors(file), heading
 
 
@@ -312,16 +412,3 @@ def test_the_trackers_of_the_page_on_trackers_are_understood(tmp_path: Path) -> 
         for text in texts:
             if text.startswith("jsonl") or find_spec(text.partition(":")[0]):
                 assert tracker(text).target == text.partition(":")[2]
-
-
-def test_the_blocks_of_the_page_on_scikit_learn_print_what_is_written_below_them() -> None:
-    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", page("sklearn.md"), flags=re.DOTALL)
-    number = r"-?\d+(?:\.\d*)?(?:e-?\d+)?"
-    names: dict[str, Any] = {}
-    with sklearn.config_context():  # which the page changes
-        outputs = [printed_by(example, names) for example, _ in blocks]
-    assert sum(bool(output) for output in outputs) >= 7
-    for output, (_, printed) in zip(outputs, blocks, strict=True):
-        assert re.sub(number, "0", output).split() == re.sub(number, "0", printed).split()
-        found, written = ([float(one) for one in re.findall(number, text)] for text in (output, printed))
-        assert found == pytest.approx(written, rel=0.02, abs=0.02)  # rounding may differ from machine to machine

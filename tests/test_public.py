@@ -17,6 +17,7 @@ import pytest
 
 import coterie
 import coterie.callbacks
+import coterie.federation
 import coterie.sklearn
 from coterie._src.deprecated import MODULES
 from small_trials import small
@@ -24,7 +25,9 @@ from small_trials import small
 NAMES = [name for name in coterie.__all__ if name != "__version__"]
 PUBLIC_MODULES = {"callbacks", "federation", "sklearn"}
 DOCUMENTED = [getattr(coterie, name) for name in NAMES] + [
-    getattr(module, name) for module in (coterie.callbacks, coterie.sklearn) for name in module.__all__
+    getattr(module, name)
+    for module in (coterie.callbacks, coterie.sklearn, coterie.federation)
+    for name in module.__all__
 ]
 CONTRACTS = {"Algorithm", "Task"}
 """Protocols, which nobody calls."""

@@ -83,10 +83,3 @@ def test_issue_forms_have_what_the_form_schema_requires() -> None:
         assert len({field["id"] for field in fields}) == len(fields)
         assert all(field["attributes"]["label"] for field in fields)
         assert any(field.get("validations", {}).get("required") for field in fields)
-
-
-@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "docs/results/README.md"])
-def test_links_lead_somewhere(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("https://") or ((ROOT / name).parent / target).exists(), target

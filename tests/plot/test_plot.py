@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,22 @@ def test_without_a_truth_the_movement_is_drawn(tmp_path: Path) -> None:
     unknown.methods["ifca"].metrics["matched_dist"] = np.nan
     plot.convergence([unknown], tmp_path / "movement.svg")
     assert "largest movement" in (tmp_path / "movement.svg").read_text().replace("<!-- ", "").replace(" -->", "")
+
+
+@pytest.mark.parametrize("clients", [3, 60])
+def test_the_audit_of_a_federation_has_names_where_there_is_room(clients: int, tmp_path: Path) -> None:
+    verdicts = ["accepted", "refused", "silent"]
+    rows = [
+        {"client": i, "round": t, "node": f"node {i}", "verdict": verdict, "distance": 1.0 if t % 3 == 0 else None}
+        for i in range(clients)
+        for t, verdict in enumerate(verdicts, 1)
+    ]
+    plot.audit_map(rows, tmp_path / "audit.svg", {"node 1": "$oslo_{$"})
+    texts = re.findall(r"<!-- (.*?) -->", (tmp_path / "audit.svg").read_text())
+    assert ("$oslo_{$" in texts) == (clients == 3)
+    assert {"round", "client", "0.3", "10"} <= set(texts)
+    assert {"1", "2", "3"} <= set(texts) or clients > 3
+    assert not {"1.5", "2.5"} & set(texts)
 
 
 def test_the_table_says_what_is_not_a_number(uneven: list[TrialResult]) -> None:

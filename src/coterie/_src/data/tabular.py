@@ -57,10 +57,10 @@ def tabular(
 ) -> Federation:
     """A mixture of regressions whose features look like the columns of real tables.
 
-    A row starts as z = e + Λf, with e ~ N(0, R), R_{ll'} = ρ^|l − l'|, f ~ N(0, I) and one matrix Λ of N(0, 1) loadings
-    for the whole federation. Some columns are then made binary, counts or heavy-tailed by the quantile transform of
-    z_l, which keeps the order of the values and so the correlation. The row v of client i becomes
-    x = s·((I + c·G_i/√d)ᵀ v + μ + μ_i), with a scale s_l for each column. The target is y = ⟨x, θ⟩ + ε,
+    A row starts as z = e + Λf, with e ~ N(0, R), `R_{ll'} = ρ^|l − l'|`, f ~ N(0, I) and one matrix Λ of N(0, 1)
+    loadings for the whole federation. Some columns are then made binary, counts or heavy-tailed by the quantile
+    transform of z_l, which keeps the order of the values and so the correlation. The row v of client i becomes x =
+    s·((I + c·G_i/√d)ᵀ v + μ + μ_i), with a scale s_l for each column. The target is y = ⟨x, θ⟩ + ε,
     y ~ Bernoulli(1/(1 + e^−⟨x, θ⟩)), or y ~ softmax(xW) with θ the flattened (d, classes) matrix W, where θ is the
     centre of the client's cluster. The centres are as those of `mixed_regression`, with norm 1; for softmax each row
     of W has mean 0, since a number that is added to all of its entries does not change the targets, and the norm is 2.

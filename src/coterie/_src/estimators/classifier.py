@@ -76,7 +76,7 @@ class ClusteredClassifier(ClassifierMixin, ClusteredModel):  # type: ignore[misc
         The number of rounds.
     n_features_in_ : int
         The number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X was a frame.
 
     Examples

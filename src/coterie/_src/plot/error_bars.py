@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from coterie._src.experiments.results import aggregate
 from coterie._src.experiments.summary import METRICS
-from coterie._src.plot.style import method_colour, metric_label, new_figure, save
+from coterie._src.plot.labels import label_ends
+from coterie._src.plot.style import WIDTH, method_colour, metric_label, new_figure, plain_numbers, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@styled
 def lines(rows: Sequence[dict[str, Any]], x: str, series: str, y: str, *, path: str | Path, log: bool = False) -> None:
     """Mean of metric `y` against key `x`, one line per value of `series`, error bars of one standard error."""
-    figure = new_figure(7, 4.6)
-    draw_lines(figure.add_subplot(), rows, x, series, y, log=log)
-    figure.legend(fontsize=9, loc="outside right upper")
+    figure = new_figure(WIDTH, 5.2)
+    axes = figure.add_subplot()
+    draw_lines(axes, rows, x, series, y, log=log)
+    label_ends(axes)
     save(figure, path)
 
 
@@ -37,25 +40,23 @@ def draw_lines(axes: Axes, rows: Sequence[dict[str, Any]], x: str, series: str, 
         points = [
             line for line in aggregate([r for r in rows if r[series] == name], [x, series]) if line[y] is not None
         ]
-        axes.errorbar(
+        drawn = axes.errorbar(
             [point[x] for point in points],
             [point[y] for point in points],
             yerr=[point[f"{y}_se"] or 0.0 for point in points],
             color=method_colour(name),
             marker="o",
-            markersize=4,
             capsize=3,
-            linewidth=1.4,
-            label=str(name),
         )
+        drawn.lines[0].set_label(str(name))
     if log:
         axes.set_yscale("log")
+        plain_numbers(axes)
     if log and numeric:
         axes.set_xscale("log")
         _plain_ticks(axes, sorted({row[x] for row in rows}))
     axes.set_xlabel(x.rsplit(".", maxsplit=1)[-1])
     axes.set_ylabel(metric_label(y))
-    axes.grid(alpha=0.25, which="both")
 
 
 def _hashable(value: Any) -> Any:
@@ -65,5 +66,5 @@ def _hashable(value: Any) -> Any:
 def _plain_ticks(axes: Axes, values: list[Any]) -> None:
     """The values themselves along a logarithmic axis, where they are few, instead of overlapping powers of ten."""
     if len(values) <= 8:
-        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks(values, [f"{value:g}" for value in values], fontsize="medium" if len(values) < 5 else "small")
         axes.set_xticks([], minor=True)

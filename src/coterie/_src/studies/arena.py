@@ -15,7 +15,7 @@ from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import new_figure, save
+from coterie._src.plot import WIDTH, new_figure, save, styled
 from coterie._src.studies.markdown import table
 from coterie._src.studies.study import OUT, Options, Study, on_cpu_only
 from coterie._src.theory import smallest_share, worst_contamination
@@ -204,8 +204,9 @@ def verdict(here: Sequence[Outcome]) -> str:
     return text + (f" Some attack takes these beyond 3 ×: {', '.join(broken)}." if broken else "")
 
 
+@styled
 def heat_map(outcomes: Sequence[Outcome], path: str | Path) -> None:
-    """Defences by attacks, one panel for each Byzantine fraction: the ratio to the oracle, and the row's worst."""
+    """Attacks by defences, one panel for each Byzantine fraction: the ratio to the oracle, and each defence's worst."""
     from matplotlib.colors import LogNorm
 
     panels = [
@@ -214,23 +215,26 @@ def heat_map(outcomes: Sequence[Outcome], path: str | Path) -> None:
     ]
     defences = list(dict.fromkeys(one.defence for one in outcomes))
     widest = max(len({one.attack for one in panel}) for panel in panels)
-    figure = new_figure(3 + 0.55 * (widest + 1), len(panels) * (1.6 + 0.34 * len(defences)))
+    figure = new_figure(WIDTH, len(panels) * (2.4 + 0.29 * (widest + 1)))
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         attacks = list(dict.fromkeys(one.attack for one in panel))
         known = {(one.defence, one.attack): one.ratio for one in panel}
-        ratios = np.array([[known.get((defence, attack), np.nan) for attack in attacks] for defence in defences])
-        ratios = np.column_stack([ratios, ratios.max(axis=1)])
+        ratios = np.array([[known.get((defence, attack), np.nan) for defence in defences] for attack in attacks])
+        ratios = np.vstack([ratios, ratios.max(axis=0)])
         axes.imshow(np.clip(ratios, 1.0, 10.0), cmap="YlOrRd", norm=LogNorm(1.0, 10.0), aspect="auto")
         for (i, j), value in np.ndenumerate(ratios):
             text = (
                 "∞" if np.isinf(value) else f"{value:.2f}" if value < 9.995 else f"{value:.0f}" if value < 1e3 else "≫"
             )
-            axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if value > 4 else "black")
-        axes.set_xticks(range(len(attacks) + 1), [*attacks, "worst"], rotation=40, ha="right", fontsize=7)
-        axes.set_yticks(range(len(defences)), defences, fontsize=8)
-        axes.axvline(len(attacks) - 0.5, color="black", linewidth=1.2)
-        axes.set_title(f"α = {panel[0].byzantine:g}", fontsize=9, loc="left")
-    figure.suptitle("matched distance as a multiple of the oracle's", fontsize=10)
+            axes.text(j, i, text, ha="center", va="center", fontsize=11, color="white" if value > 4 else "black")
+        shown = [defence.replace(" + ", " +\n") for defence in defences]
+        axes.set_xticks(range(len(defences)), shown, rotation=45, ha="right", rotation_mode="anchor", fontsize=11)
+        axes.set_yticks(range(len(attacks) + 1), [*attacks, "worst"], fontsize=11)
+        axes.axhline(len(attacks) - 0.5, color="black")
+        axes.set_title(f"α = {panel[0].byzantine:g}: matched distance as a multiple of the oracle's")
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
     save(figure, path)
 
 

@@ -11,7 +11,7 @@ from coterie._src.experiments.problems import Tabular
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.summary import share
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import draw_lines, new_figure, save
+from coterie._src.plot import WIDTH, draw_lines, label_ends, new_figure, save, styled
 from coterie._src.studies.arena import ATTACKS, attack_name, number
 from coterie._src.studies.figure1 import DIMENSIONS, SETTINGS
 from coterie._src.studies.information_limit import DRAWS, QUICK_DRAWS, information_limit_report
@@ -379,16 +379,17 @@ def _dimension(rows: Sequence[Row]) -> list[str]:
     return table(["d", *RULES, "lower bound"], [*lines, [*slopes, f"{bound:.3f}"]])
 
 
+@styled
 def by_dimension(rows: Sequence[Row], path: str | Path) -> None:
     """The error of each aggregator under its worst attack against the dimension, beside the lower bound."""
-    figure = new_figure(6.5, 4.2)
+    figure = new_figure(WIDTH, 5.2)
     axes = figure.subplots()
     draw_lines(axes, worst_by_dimension(rows), "problem.dim", "method", "matched_dist", log=True)
     dims = sorted({row["problem.dim"] for row in rows})
-    axes.plot(dims, [lower_bound(dim) for dim in dims], "k--", linewidth=1.2, label="lower bound")
+    axes.plot(dims, [lower_bound(dim) for dim in dims], "k--", label="lower bound")
     axes.set_xlabel("d")
     axes.set_ylabel("distance to the true mean")
-    axes.legend(fontsize=8)
+    label_ends(axes)
     save(figure, path)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from coterie import __version__
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import common_legend, draw_lines, new_figure, save
+from coterie._src.plot import WIDTH, draw_lines, label_ends, new_figure, save, styled
 from coterie._src.studies.markdown import mean_of, plus_minus, table
 from coterie._src.studies.published import COMPARED_WITH, published_distances, seconds_per_round, seconds_per_trial
 from coterie._src.studies.study import OUT, Preset, Study
@@ -132,6 +132,7 @@ def _speed(line: Row, theirs: float | None) -> tuple[str, str]:
     return f"{1000 * ours:.2f}", "-" if theirs is None else f"{theirs / ours:.0f}x"
 
 
+@styled
 def draw_figure1(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
     """The paper's Figure 1: dist against d for two settings of k, and against k for the largest d.
 
@@ -142,17 +143,17 @@ def draw_figure1(rows: Sequence[Row], path: str | Path, title: str = "") -> None
     chosen = [k for k in (5, 10) if k in settings] or settings[-1:]
     panels = [("problem.dim", "problem.clusters", k, f"k = {k}") for k in chosen]
     panels.append(("problem.clusters", "problem.dim", largest, f"d = {largest}"))
-    figure = new_figure(4.2 * len(panels), 4)
-    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure = new_figure(WIDTH, 4.4)
+    all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axes, (x, fixed, value, name) in zip(all_axes, panels, strict=True):
         draw_lines(axes, [row for row in rows if row[fixed] == value], x, "method", "dist")
-        axes.set_title(name, fontsize=10)
+        axes.set_title(name)
         axes.set_xlabel({"problem.dim": "d", "problem.clusters": "k"}[x])
-        axes.set_ylabel("dist")
-        top = max((row["dist"] for row in rows if row[fixed] == value and row["method"] != "three-stage"), default=1.0)
-        axes.set_ylim(0, min(2.0, 1.3 * max(top, 1.0)))
-    common_legend(figure, all_axes[0])
-    figure.suptitle(title, fontsize=11, parse_math=False)
+        axes.set_ylabel("dist" if axes is all_axes[0] else "")
+    shown = [row["dist"] for row in rows if row["method"] != "three-stage"]
+    all_axes[0].set_ylim(0, min(2.0, 1.3 * max(*shown, 1.0)))
+    label_ends(all_axes[-1])
+    figure.suptitle(title, fontsize="medium", parse_math=False)
     save(figure, path)
 
 

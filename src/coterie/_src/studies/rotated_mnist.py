@@ -7,11 +7,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import numpy as np
-
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import common_legend, method_colour, new_figure, save
+from coterie._src.plot import WIDTH, method_colour, new_figure, save, styled
 from coterie._src.studies.arena import NO_ATTACK
 from coterie._src.studies.markdown import plus_minus, table
 from coterie._src.studies.study import Options, Rows, Study
@@ -127,42 +125,58 @@ def _cell(line: Row, own: Sequence[Row], trials: int) -> str:
     return ", ".join(parts)
 
 
+@styled
 def accuracies(rows: Sequence[Row], path: str | Path) -> None:
     """Test accuracy of every method under every attack, one panel for each number of clients.
 
     The axis begins 10 to 20 points below the best accuracy; a bar that ends below that has its number written there.
+    The methods are named in the bars of the first attack.
     """
     named = [{**row, "attack": attack_of(row)} for row in rows]
     settings = sorted({(row["problem.clients"], row["problem.samples"]) for row in named})
-    figure = new_figure(9, 0.8 + 2.4 * len(settings))
+    figure = new_figure(WIDTH, 0.8 + 2.8 * len(settings))
     all_axes = figure.subplots(len(settings), 1, squeeze=False, sharex=True)[:, 0]
     attacks = [name for name in ATTACKS if any(row["attack"] == name for row in named)]
     methods = [name for name in (*CLUSTERED, *REFERENCES) if any(row["method"] == name for row in named)]
+    by_attack = {attack: [row for row in named if row["attack"] == attack] for attack in attacks}
     floor = max(0.0, 10 * (max(10 * row["accuracy"] for row in named) // 1 - 1))
     for axes, (clients, samples) in zip(all_axes, settings, strict=True):
         means = aggregate(
             [row for row in named if (row["problem.clients"], row["problem.samples"]) == (clients, samples)], ["attack"]
         )
         known = {(line["method"], line["attack"]): line for line in means}
-        for position, method in enumerate(methods):
-            found = [known.get((method, attack), {}) for attack in attacks]
-            heights = [100 * (line.get("accuracy") or 0.0) for line in found]
-            errors = [100 * (line.get("accuracy_se") or 0.0) for line in found]
-            colour = method_colour(method)
-            positions = np.arange(len(attacks)) + (position - len(methods) / 2 + 0.5) * 0.8 / len(methods)
-            axes.bar(positions, heights, 0.8 / len(methods), yerr=errors, color=colour, label=method)
-            for x, height in zip(positions, heights, strict=True):
-                if 0 < height < floor:
-                    axes.text(x, floor + 0.3, f"{height:.0f}", ha="center", fontsize=7, color=colour)
+        for group, attack in enumerate(attacks):
+            present = [method for method in methods if any(row["method"] == method for row in by_attack[attack])]
+            for position, method in enumerate(present):
+                line = known.get((method, attack), {})
+                height, error = (100 * (line.get(name) or 0.0) for name in ("accuracy", "accuracy_se"))
+                x, width = group + (position - len(present) / 2 + 0.5) * BAR, 0.92 * BAR
+                axes.bar(x, height, width, yerr=error, color=method_colour(method))
+                _name_bar(axes, x, height, floor, method if axes is all_axes[0] and group == 0 else "")
         axes.set_ylabel("test accuracy in %")
-        axes.set_title(f"m = {clients}, n = {samples}", fontsize=10, loc="left")
+        axes.set_title(f"m = {clients}, n = {samples}")
         axes.set_ylim(floor, 100)
-        axes.grid(alpha=0.25, axis="y")
+        axes.grid(visible=False, axis="x")
         axes.set_xticks(
-            range(len(attacks)), [fill(attack, 14, break_on_hyphens=False) for attack in attacks], fontsize=8
+            range(len(attacks)), [fill(attack, 12, break_on_hyphens=False) for attack in attacks], fontsize=11
         )
-    common_legend(figure, all_axes[0])
     save(figure, path)
+
+
+BAR = 0.86 / (len(CLUSTERED) + len(REFERENCES))
+"""The distance of two bars, where that of two attacks is 1."""
+
+
+def _name_bar(axes: Any, x: float, height: float, floor: float, method: str) -> None:
+    """Write the name of the method into its bar, or above a bar that is short; the height of a bar that is not seen."""
+    short = height < floor + 8
+    if method:
+        above = max(height, floor) + (1.6 if 0 < height < floor else 0.4)
+        start = above if short else floor + 0.4
+        colour = method_colour(method) if short else "white"
+        axes.text(x, start, method, rotation=90, ha="center", va="bottom", fontsize=10.5, color=colour)
+    if 0 < height < floor:
+        axes.text(x, floor + 0.3, f"{height:.0f}", ha="center", fontsize=10.5)
 
 
 def _grids(options: Options) -> dict[str, Grid]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import common_legend, draw_lines, new_figure, save
+from coterie._src.plot import WIDTH, draw_lines, label_ends, new_figure, save, styled
 from coterie._src.studies.markdown import plus_minus, table
 from coterie._src.studies.study import Options, Rows, Study, on_cpu_only
 
@@ -99,17 +99,26 @@ def slopes_report(rows: Rows, trials: int) -> str:
     return "\n".join(table(header, lines)) + "\n"
 
 
+PANELS = 3
+"""In a row of the figure."""
+
+
+@styled
 def draw_slopes(rows: Rows, path: Path, trials: int) -> None:
-    """A metric against one key for each sweep, on logarithmic axes, side by side."""
+    """A metric against one key for each sweep, on logarithmic axes, three panels in a row."""
     sweeps = [slope for slope in slopes(trials) if slope.name in rows]
-    figure = new_figure(3.2 * len(sweeps), 3.6)
-    all_axes = figure.subplots(1, len(sweeps), squeeze=False)[0]
-    for axes, slope in zip(all_axes, sweeps, strict=True):
+    height = -(-len(sweeps) // PANELS)
+    figure = new_figure(WIDTH, 3.2 * height)
+    all_axes = figure.subplots(height, PANELS, squeeze=False).ravel()
+    for axes in all_axes[len(sweeps) :]:
+        axes.remove()
+    for place, (axes, slope) in enumerate(zip(all_axes, sweeps, strict=False)):
         draw_lines(axes, rows[slope.name], slope.key, "method", slope.metric, log=True)
         distance = slope.metric == "matched_dist"
         name = "matched distance" if distance else "attacked cluster, x oracle"
-        axes.set_ylabel(name if axes is all_axes[0] or not distance else "")
-    common_legend(figure, all_axes[0])
+        axes.set_ylabel(name if place % PANELS == 0 or not distance else "")
+        if place % PANELS == PANELS - 1 or place == len(sweeps) - 1:
+            label_ends(axes)
     save(figure, path)
 
 

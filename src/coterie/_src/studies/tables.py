@@ -14,7 +14,7 @@ from coterie._src.data.known_tables import KNOWN_TABLES
 from coterie._src.experiments.methods import OWN
 from coterie._src.experiments.results import Row
 from coterie._src.experiments.sweep import Grid, parse_grid
-from coterie._src.plot import method_colour, new_figure, save
+from coterie._src.plot import WIDTH, method_colour, new_figure, save, styled
 from coterie._src.studies.arena import NO_ATTACK
 from coterie._src.studies.markdown import plus_minus, table
 from coterie._src.studies.study import Options, Rows, Study, on_cpu_only
@@ -272,6 +272,7 @@ def _against_the_best(scores: Scores, conditions: Sequence[str]) -> list[str]:
     return table(["Byzantine", RECOMMENDED, "best other method", "ahead by", "loses to the attack"], lines)
 
 
+@styled
 def scores_figure(rows: Sequence[Row], name: str, path: str | Path) -> None:
     """The scores of the methods with personal models and of `global` under every condition, with standard errors.
 
@@ -288,7 +289,7 @@ def scores_figure(rows: Sequence[Row], name: str, path: str | Path) -> None:
                 means[method, condition] = scores[shown_as][condition]
     top = max(float(values.mean()) for values in means.values())
     floor = max(min(float(values.mean()) for values in means.values()), top - SHOWN) - 0.02
-    figure = new_figure(7.5, 0.9 + 0.62 * len(conditions))
+    figure = new_figure(WIDTH, 0.9 + 0.62 * len(conditions))
     axes = figure.subplots()
     for place, method in enumerate(methods):
         colour, marker = method_colour(method.removesuffix(OWN)), "o" if method.endswith(OWN) else "x"
@@ -305,12 +306,12 @@ def scores_figure(rows: Sequence[Row], name: str, path: str | Path) -> None:
             axes.errorbar(middle, y, xerr=error, fmt=marker, color=colour, markersize=5, label=shown)
     for line in range(1, len(conditions)):
         axes.axhline(line - 0.5, color="0.9", linewidth=0.8)
-    axes.set_yticks(range(len(conditions)), conditions, fontsize=9)
+    axes.set_yticks(range(len(conditions)), conditions)
     axes.set_ylim(len(conditions) - 0.5, -0.5)
     axes.set_xlim(floor, top + 0.03)
     axes.set_xlabel(f"{words} on held-out samples (mean over the clients)" if words == "R²" else words)
-    axes.grid(alpha=0.25, axis="x")
-    figure.legend(loc="outside right upper", fontsize=8)
+    axes.grid(visible=False, axis="y")
+    figure.legend(loc="outside right upper", fontsize=11)
     save(figure, path)
 
 
