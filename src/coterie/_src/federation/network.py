@@ -227,7 +227,8 @@ class FlowerNetwork:
         lost: set[int] = set()
         pause = POLL_SECONDS
         while waiting:
-            is_last = time.monotonic() >= began + self.deadline  # what has come by now counts, however busy the server was
+            # what has come by now counts, however busy the server was
+            is_last = time.monotonic() >= began + self.deadline
             pulled = self._mailbox.pull(waiting)
             if pulled.incomplete:
                 return lost | set(waiting.values())
