@@ -8,7 +8,7 @@ import pytest
 import coterie as ct
 from coterie._src.attacks import PAYLOADS, noisy_alie
 from coterie._src.attacks.base import View
-from coterie._src.init.conditioning import packed, unpacked
+from coterie._src.packed import packed, unpacked
 from coterie._src.tasks import linear_regression
 
 BY_NAME = {payload.name: payload for payload in PAYLOADS if payload.name.startswith("hessian")}
@@ -19,7 +19,7 @@ def view(question: str, seed: int = 0) -> View:
     task = linear_regression(ct.mixed_regression(1, clients=8, clusters=1, samples=20, dim=4, byzantine=0.25).clients)
     labels, byzantine = np.zeros(8, dtype=np.int64), np.arange(8) >= 6
     rows = (
-        packed(task.hessians(np.zeros((1, 4)), labels))
+        task.hessians(np.zeros((1, 4)), labels)
         if question == "hessian"
         else np.random.default_rng(2).normal(size=(8, 4))
     )

@@ -15,7 +15,6 @@ from coterie._src.data import Clients, Federation
 from coterie._src.federation import Question, client_app
 from coterie._src.federation.client import respond_to
 from coterie._src.federation.messages import read_answer, read_question
-from coterie._src.init.conditioning import unpacked
 from coterie._src.simulation import SimulatedNetwork
 from in_process import failing
 
@@ -70,8 +69,7 @@ def test_a_site_answers_with_the_hessian_of_the_simulation(drawn: Federation, rn
             answer = respond_to(read_question(question.record()), site)
             assert answer.update.dtype == np.float64
             np.testing.assert_allclose(answer.update, expected.updates[client], rtol=1e-12)
-            matrix = unpacked(answer.update[None], 6)[0]
-            np.testing.assert_allclose(matrix, site.hessians(centres, labels[[client]])[0], rtol=1e-12)
+            np.testing.assert_allclose(answer.update, site.hessians(centres, labels[[client]])[0], rtol=1e-12)
             assert (answer.round, answer.label, answer.samples) == (-1, 0, 40)
             assert answer.record().array_records["update"]["update"].numpy().shape == (21,)
 

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import coterie as ct
 from coterie._src.aggregators import Mean
@@ -25,15 +23,13 @@ from coterie._src.init.conditioning import (
     ask_hessians,
     ask_sizes,
     condition,
-    packed,
-    unpacked,
 )
+from coterie._src.packed import PackedMatrices, packed, unpacked
 from coterie._src.server import Server
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import linear_regression, logistic_regression
 
 CLIENTS, SAMPLES, DIM = 60, 40, 8
-SEEDS = st.integers(0, 2**32 - 1)
 
 
 def hessians(rng: np.random.Generator, client_means: float = 0.0, dim: int = DIM) -> np.ndarray:
@@ -48,8 +44,12 @@ def mixing(rng: np.random.Generator, number: float, dim: int = DIM) -> np.ndarra
     return np.asarray(left * number ** np.linspace(0.5, -0.5, dim) @ right)
 
 
+def held(matrices: np.ndarray) -> PackedMatrices:
+    return PackedMatrices(packed(matrices), matrices.shape[-1])
+
+
 def conditioned(matrices: np.ndarray, byzantine: int = 0) -> Conditioning:
-    found = condition(matrices, np.arange(len(matrices)), np.full(len(matrices), float(SAMPLES)), byzantine)
+    found = condition(held(matrices), np.arange(len(matrices)), np.full(len(matrices), float(SAMPLES)), byzantine)
     assert found is not None
     return found
 
@@ -65,17 +65,6 @@ def number_of(matrix: np.ndarray) -> float:
 
 
 # --- honest Hessians --------------------------------------------------------------------------------------
-
-
-@given(seed=SEEDS, count=st.integers(1, 4), dim=st.integers(1, 7))
-def test_unpacked_is_the_inverse_of_packed(seed: int, count: int, dim: int) -> None:
-    rng = np.random.default_rng(seed)
-    matrices = rng.standard_normal((count, dim, dim))
-    matrices += matrices.transpose(0, 2, 1)
-    rows = packed(matrices)
-    assert rows.shape == (count, dim * (dim + 1) // 2)
-    assert np.array_equal(unpacked(rows, dim), matrices)
-    assert np.array_equal(rows, np.stack([one[np.triu_indices(dim)] for one in matrices]))
 
 
 @pytest.mark.parametrize("number", [1.0, 1e2, 1e4])
@@ -168,13 +157,13 @@ def test_negative_hessians_take_no_axis(size: float, rng: np.random.Generator) -
 
 def test_no_client_with_an_answer_or_with_a_positive_one_gives_no_coordinates() -> None:
     nobody = np.zeros(0, dtype=np.int64)
-    assert condition(np.zeros((0, 3, 3)), nobody, np.ones(4), 0) is None
-    assert condition(-np.ones((4, 1, 1)), np.arange(4), np.ones(4), 0) is None
+    assert condition(held(np.zeros((0, 3, 3))), nobody, np.ones(4), 0) is None
+    assert condition(held(-np.ones((4, 1, 1))), np.arange(4), np.ones(4), 0) is None
 
 
 def test_clients_without_an_answer_have_the_hessian_one(rng: np.random.Generator) -> None:
     matrices = hessians(rng)
-    found = condition(matrices[5:], np.arange(5, CLIENTS), np.full(CLIENTS, float(SAMPLES)), 0)
+    found = condition(held(matrices[5:]), np.arange(5, CLIENTS), np.full(CLIENTS, float(SAMPLES)), 0)
     assert found is not None
     np.testing.assert_array_equal(found.hessians[:5], np.tile(np.eye(DIM, dtype=np.float32), (5, 1, 1)))
     assert found.leverages[:5].tolist() == [1.0] * 5
@@ -250,7 +239,7 @@ def test_one_absurd_hessian_hides_no_axis(size: float, precision: str, rng: np.r
     along = rng.standard_normal(DIM)
     forged = honest.copy()
     forged[0] = size * np.outer(along, along)
-    found = condition(forged, np.arange(CLIENTS), np.full(CLIENTS, float(SAMPLES)), 1, RANK[precision])
+    found = condition(held(forged), np.arange(CLIENTS), np.full(CLIENTS, float(SAMPLES)), 1, RANK[precision])
     assert found is not None
     assert found.coordinates.dim == DIM
     assert np.isfinite(found.hessians).all()
@@ -274,7 +263,7 @@ def test_coordinates_of_a_network_under_attack(attack: str, byzantine: float, dt
         found = ask_conditioning(network, start, None, ask_sizes(network), int(false.sum()))
     assert found is not None
     assert found.coordinates.dim == DIM
-    honest = task.hessians(start, np.zeros(CLIENTS, np.int64))[~false].mean(axis=0)
+    honest = PackedMatrices(task.hessians(start, np.zeros(CLIENTS, np.int64))[~false], DIM).mean()
     assert number_of(honest) > 50
     assert number_of(in_coordinates(honest, found.coordinates)) < 4
     assert np.isfinite(found.hessians).all()
@@ -290,7 +279,7 @@ def test_answers_that_are_not_finite_or_too_large_are_refused() -> None:
         clients, matrices = ask_hessians(network, np.zeros((1, 3)), np.zeros(12, np.int64))
         assert clients.tolist() == np.flatnonzero(~false).tolist()
         expected = network.task.hessians(np.zeros((1, 3)), np.zeros(12, np.int64))[~false]
-        np.testing.assert_allclose(matrices, expected, rtol=1e-12)
+        np.testing.assert_allclose(matrices.rows, expected, rtol=1e-12)
 
 
 def test_a_client_with_a_larger_hessian_counts_less(rng: np.random.Generator) -> None:
@@ -424,7 +413,7 @@ def test_hessians_are_refreshed_where_they_vary() -> None:
     assert before is not None
     after = before.at(network, centres, labels)
     assert after.coordinates is before.coordinates
-    expected = in_coordinates(network.task.hessians(centres, labels), before.coordinates)
+    expected = in_coordinates(unpacked(network.task.hessians(centres, labels), network.task.dim), before.coordinates)
     np.testing.assert_allclose(after.hessians, expected, rtol=1e-5, atol=1e-6)
     assert np.trace(after.hessians.mean(axis=0)) < 0.9 * np.trace(before.hessians.mean(axis=0))
     algorithm = ClusteredDescent(Server(Mean(), audit=False), labels=labels, conditioned="varying")
@@ -449,8 +438,8 @@ def test_negative_hessians_do_not_count_in_the_scales(size: float, rng: np.rando
     honest[:-2, -1], honest[:-2, :, -1] = 0.0, 0.0
     forged = np.concatenate([np.tile(-size * honest.mean(axis=0), (6, 1, 1)), honest])
     count = len(forged)
-    alone = condition(honest, np.arange(6, count), np.full(count, float(SAMPLES)), 0)
-    found = condition(forged, np.arange(count), np.full(count, float(SAMPLES)), 6)
+    alone = condition(held(honest), np.arange(6, count), np.full(count, float(SAMPLES)), 0)
+    found = condition(held(forged), np.arange(count), np.full(count, float(SAMPLES)), 6)
     assert alone is not None
     assert found is not None
     np.testing.assert_array_equal(found.coordinates.basis, alone.coordinates.basis)

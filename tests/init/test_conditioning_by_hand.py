@@ -10,17 +10,22 @@ from coterie._src.init.conditioning import (
     HUGE,
     LARGEST,
     Conditioning,
+    _in_coordinates,
     _positive,
     _positive_mean,
     _typical,
-    _usable,
     _variation,
     _whitening,
     _without_negative,
     condition,
 )
+from coterie._src.packed import PackedMatrices, packed
 
 ONE = np.eye(2)
+
+
+def held(matrices: np.ndarray) -> PackedMatrices:
+    return PackedMatrices(packed(matrices), matrices.shape[-1])
 
 
 def conditioning(hessians: np.ndarray, specific: float = 0.0, samples: float = 8.0) -> Conditioning:
@@ -55,7 +60,7 @@ def test_a_client_counts_by_the_square_of_how_far_its_hessian_is_beyond_the_larg
     limit = LARGEST * np.median([1.0, 2.0, 3.0, 2.0, 2.0, 2.0, 2.0])
     norms = np.array([1.0, 2.0, 3.0, 2.0, 2.0, 1e3 * limit, 3e3 * limit])
     inner = norms[:, None, None] * ONE / np.sqrt(2)
-    hessians, leverages = _usable(np.arange(7), inner.copy(), norms.copy(), 7)
+    hessians, leverages, *_ = _in_coordinates(np.arange(7), held(inner), ONE, 7)
     np.testing.assert_allclose(leverages, [1, 1, 1, 1, 1, 1e-6, 1e-6 / 9], rtol=1e-9)
     expected = inner.copy()
     for i in (5, 6):
@@ -65,7 +70,7 @@ def test_a_client_counts_by_the_square_of_how_far_its_hessian_is_beyond_the_larg
     np.testing.assert_allclose(hessians, expected, rtol=1e-6)
     # a client without an answer, and one with a negative Hessian, have the Hessian I and count whole
     inner[2] = -ONE
-    hessians, leverages = _usable(np.array([0, 1, 3, 4, 5, 6, 7]), inner.copy(), norms.copy(), 9)
+    hessians, leverages, *_ = _in_coordinates(np.array([0, 1, 3, 4, 5, 6, 7]), held(inner), ONE, 9)
     assert leverages[[0, 2, 3, 8]].tolist() == [1, 1, 1, 1]
     for i in (2, 3, 8):
         np.testing.assert_array_equal(hessians[i], ONE)
@@ -75,7 +80,7 @@ def test_a_client_counts_by_the_square_of_how_far_its_hessian_is_beyond_the_larg
 def test_which_matrices_are_positive() -> None:
     turned = np.array([[1.0, 2.0], [2.0, 1.0]])
     given = np.stack([ONE, 1e-30 * ONE, np.diag([1.0, 0.0]), -ONE, turned, 0 * ONE, np.diag([1.0, -1e-7])])
-    assert _positive(given).tolist() == [True, True, True, False, False, False, True]
+    assert _positive(given.astype(np.float32), np.arange(7)).tolist() == [True, True, True, False, False, False, True]
 
 
 def test_a_typical_value_leaves_out_the_largest() -> None:
@@ -91,32 +96,32 @@ def test_what_is_no_more_than_rounding_is_no_variation() -> None:
     basis = np.array([[1.0, 1.0], [-1.0, 1.0]]) / np.sqrt(2)
     matrices = np.stack([ones + np.array([[1e-15, 0], [0, 0]]), ones + np.diag([1e-6, 0.0])])
     inner = basis.T @ matrices @ basis
-    found = _variation(inner, np.einsum("cdd->cd", matrices), np.ones(2), basis)
+    found = _variation(np.einsum("crr->cr", inner), np.einsum("cdd->cd", matrices), np.ones(2), basis)
     assert found[0, 0] == 0
     assert found[1, 0] == pytest.approx(0.5e-6, rel=1e-3)
     np.testing.assert_allclose(found[:, 1], 2.0, rtol=1e-5)
     # one bound alone is not enough: the axes are known less exactly than the products
     tiny = 1e-9 * np.finfo(float).eps
-    assert _variation(np.full((1, 1, 1), tiny), np.ones((1, 2)), np.ones(2), basis[:, :1]).tolist() == [[0.0]]
+    assert _variation(np.full((1, 1), tiny), np.ones((1, 2)), np.ones(2), basis[:, :1]).tolist() == [[0.0]]
 
 
 def test_columns_without_features_take_no_axis_and_keep_their_unit() -> None:
     matrices = np.tile(np.diag([4.0, 0.0, 9.0]), (6, 1, 1))
-    found = condition(matrices, np.arange(6), np.full(6, 10), 0)
+    found = condition(held(matrices), np.arange(6), np.full(6, 10), 0)
     assert found is not None
     basis = found.coordinates.basis
     assert basis.shape == (3, 2)
     assert not basis[1].any()
     np.testing.assert_allclose(basis.T @ matrices[0] @ basis, ONE, atol=1e-9)
     assert found.specific == 0.0
-    assert condition(0 * matrices, np.arange(6), np.full(6, 10), 0) is None
+    assert condition(held(0 * matrices), np.arange(6), np.full(6, 10), 0) is None
 
 
 def test_the_share_of_differences_that_is_not_by_chance() -> None:
     """Between H = diag(1 ± s, 1): away = s², by chance (4 + 2)/n up to s²; nothing is specific to equal Hessians."""
     for spread, sizes in ((0.5, 10_000), (0.5, 100), (0.0, 100)):
         matrices = np.stack([np.diag([1 + sign * spread, 1.0]) for sign in (-1, 1)] * 5)
-        found = condition(matrices, np.arange(10), np.full(10, sizes), 0)
+        found = condition(held(matrices), np.arange(10), np.full(10, sizes), 0)
         assert found is not None
         inner = found.hessians.astype(float)
         away = np.median(((inner - ONE) ** 2).sum(axis=(1, 2)))
@@ -134,35 +139,38 @@ def test_who_makes_the_mean_negative_is_left_out(unit: float) -> None:
     """In whatever unit the second column is; who is negative without making the mean so stays."""
     scale = np.diag([1.0, unit])
     good = [np.diag([1.0, 1.0]), np.array([[1.0, 0.5], [0.5, 1.0]]), np.diag([2.0, 1.0])]
-    bad, mild = np.diag([1.0, -9.0]), np.diag([1.0, -0.1])
+    bad, mild = np.array([[1.0, 9.0], [9.0, 1.0]]), np.array([[1.0, 1.1], [1.1, 1.0]])
     given = np.stack([scale @ one @ scale for one in (good[0], bad, *good[1:])])
-    clients, matrices = _without_negative(np.array([5, 6, 7, 8]), given)
+    clients, matrices = _without_negative(np.array([5, 6, 7, 8]), held(given))
     assert clients.tolist() == [5, 7, 8]
-    np.testing.assert_array_equal(matrices, given[[0, 2, 3]])
+    np.testing.assert_array_equal(matrices.rows, packed(given[[0, 2, 3]]))
     few = np.stack([scale @ one @ scale for one in (*good, mild)])
-    assert _without_negative(np.arange(4), few)[0].tolist() == [0, 1, 2, 3]
-    assert len(_without_negative(np.arange(2), np.stack([-ONE, -2 * ONE]))[0]) == 0
+    assert _without_negative(np.arange(4), held(few))[0].tolist() == [0, 1, 2, 3]
+    assert len(_without_negative(np.arange(2), held(np.stack([-ONE, -2 * ONE])))[0]) == 0
+    # a negative diagonal is enough, whatever the mean
+    some = np.stack([*few[:3], scale @ np.diag([1.0, -0.1]) @ scale])
+    assert _without_negative(np.arange(4), held(some))[0].tolist() == [0, 1, 2]
 
 
 def test_weights_of_those_who_make_a_weighted_mean_negative_are_0() -> None:
     """Client 2 is outweighed in the plain mean, and not where the first counts less; client 3 counts nothing at all."""
     matrices = np.stack([np.diag([1.0, 9.0]), ONE, np.diag([1.0, -4.0]), np.diag([1.0, -99.0])])
-    values, vectors, weights = _positive_mean(matrices, np.array([1.0, 1.0, 1.0, 0.0]), ONE)
+    values, vectors, weights = _positive_mean(held(matrices), np.array([1.0, 1.0, 1.0, 0.0]), ONE)
     assert weights.tolist() == [1.0, 1.0, 1.0, 0.0]
     np.testing.assert_allclose(values, [1.0, 2.0])
-    values, vectors, weights = _positive_mean(matrices, np.array([0.1, 1.0, 1.0, 0.0]), ONE)
+    values, vectors, weights = _positive_mean(held(matrices), np.array([0.1, 1.0, 1.0, 0.0]), ONE)
     assert weights.tolist() == [0.1, 1.0, 0.0, 0.0]
     np.testing.assert_allclose(values, [1.0, 1.9 / 1.1])
     np.testing.assert_allclose(np.abs(vectors), ONE, atol=1e-12)
     # negative along one of two negative directions is enough
     both = np.stack([np.diag([-9.0, 1.0, 1.0]), np.diag([1.0, -9.0, 1.0]), *[np.eye(3)] * 3])
-    assert _positive_mean(both, np.ones(5), np.eye(3))[2].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert _positive_mean(held(both), np.ones(5), np.eye(3))[2].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
 def test_a_mean_of_nothing_has_no_axes() -> None:
-    basis, number = _whitening(np.zeros((3, 2, 2)), np.ones(3), ONE, 1e-10)
+    basis, number = _whitening(held(np.zeros((3, 2, 2))), np.ones(3), ONE, 1e-10)
     assert basis.shape == (2, 0)
     assert number == 0.0
-    basis, number = _whitening(np.tile(np.diag([4.0, 1.0]), (3, 1, 1)), np.ones(3), ONE, 1e-10)
+    basis, number = _whitening(held(np.tile(np.diag([4.0, 1.0]), (3, 1, 1))), np.ones(3), ONE, 1e-10)
     np.testing.assert_allclose(basis.T @ np.diag([4.0, 1.0]) @ basis, ONE, atol=1e-12)
     assert number == pytest.approx(4.0)

@@ -7,6 +7,7 @@ import pytest
 
 import coterie as ct
 from coterie._src.init.conditioning import condition
+from coterie._src.packed import PackedMatrices, packed
 
 CLIENTS, SAMPLES, KNOWING, LEVELS = 60, 60, 6, 8
 
@@ -26,6 +27,10 @@ def features(seed: int) -> np.ndarray:
     return np.stack(found)
 
 
+def held(matrices: np.ndarray) -> PackedMatrices:
+    return PackedMatrices(packed(matrices), matrices.shape[-1])
+
+
 def hessians(x: np.ndarray) -> np.ndarray:
     return 2 * np.einsum("mnd,mne->mde", x, x) / SAMPLES
 
@@ -33,7 +38,7 @@ def hessians(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_direction_that_few_clients_know_is_an_axis_of_its_own(seed: int) -> None:
     """With an axis that is nearly that direction, in the scale of the others, the few would have 10⁵ and no weight."""
-    found = condition(hessians(features(seed)), np.arange(CLIENTS), np.full(CLIENTS, SAMPLES), KNOWING)
+    found = condition(held(hessians(features(seed))), np.arange(CLIENTS), np.full(CLIENTS, SAMPLES), KNOWING)
     assert found is not None
     variation = np.einsum("mrr->mr", found.hessians)
     assert variation.shape[1] == 3 + LEVELS + 2 - 2  # both categories add up to the intercept
@@ -62,7 +67,7 @@ def test_claims_along_a_direction_that_the_others_know_separate_nothing() -> Non
     honest[:, 2 + LEVELS, 2 + LEVELS] += 1e-6
     false = honest[:KNOWING].copy()
     false[:, 2 + LEVELS, 2 + LEVELS] = 1e4
-    found = condition(np.concatenate([honest, false]), np.arange(CLIENTS), np.full(CLIENTS, SAMPLES), KNOWING)
+    found = condition(held(np.concatenate([honest, false])), np.arange(CLIENTS), np.full(CLIENTS, SAMPLES), KNOWING)
     assert found is not None
     typical = np.median(np.einsum("mrr->mr", found.hessians)[:-KNOWING], axis=0)
     assert (typical > 0.1).all()

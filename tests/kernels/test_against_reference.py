@@ -21,6 +21,7 @@ from coterie._src import kernels
 from coterie._src.kernels.dispatch import Kernel
 from coterie._src.kernels.elkan import LowerBounds
 from coterie._src.kernels.pairwise import BLOCK
+from coterie._src.kernels.second_moments import packed_moments_reference
 
 Arguments = tuple[Any, ...]
 
@@ -283,6 +284,21 @@ def squared_products(dtype: type) -> Iterator[Case]:
             yield Case(f"{chosen} of {count} rows, {kind}", (values.astype(np.float64), rows, out), (2,), (0.0,))
 
 
+def packed_moments(dtype: type) -> Iterator[Case]:
+    eps, tiny = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).smallest_subnormal)
+    for clients, samples, dim in [(1, 1, 1), (3, 7, 5), (2, 4, 70), (0, 3, 4)]:
+        rng = np.random.default_rng([clients, dim])
+        shape = clients, samples, dim
+        for kind, values in tables(rng, shape, dtype):
+            features = values.astype(dtype)
+            layouts = {"": features, " of every second column": np.repeat(features, 2, axis=2)[:, :, ::2]}
+            absolute = np.zeros((clients, dim * (dim + 1) // 2))
+            packed_moments_reference(np.abs(features), 2.0, absolute)
+            for layout, x in layouts.items():
+                error = 2 * samples * (eps * absolute + tiny)
+                yield Case(f"{shape}, {kind}{layout}", (x, 2.0, np.full_like(absolute, 7.0)), (2,), (error,))
+
+
 INPUTS: dict[str, Callable[[type], Iterator[Case]]] = {
     "order_statistics._means_between_ranks": order_statistics,
     "pairwise.add_squared_distances": pairwise,
@@ -292,6 +308,7 @@ INPUTS: dict[str, Callable[[type], Iterator[Case]]] = {
     "perceptron._slopes": perceptron_slopes,
     "replies.group_rows": group_rows,
     "replies.well_formed": well_formed,
+    "second_moments.packed_moments": packed_moments,
     "squared_loss._respond": squared_loss,
 }
 

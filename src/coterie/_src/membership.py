@@ -12,6 +12,7 @@ from scipy.special import stdtr
 
 from coterie._src.arrays import Array, Floats, Ints, as_numpy
 from coterie._src.init.conditioning import MAX_NUMBERS
+from coterie._src.packed import unpacked
 from coterie._src.tasks import Task, assign
 
 LEVEL = 0.01
@@ -321,7 +322,7 @@ def held_out_losses(task: Task, centres: Array, labels: Ints) -> Floats:
     if known == "never" or count * task.dim**2 > MAX_NUMBERS:
         return found
     gradients = as_numpy(task.gradients(centres, chosen)).astype(np.float64)
-    hessians = task.hessians(centres, chosen)
+    hessians = unpacked(task.hessians(centres, chosen), task.dim)
     weights = np.minimum(task.clients.sizes, np.median(task.clients.sizes)).astype(np.float64)
     finite = np.isfinite(found) & np.isfinite(gradients).all(axis=1) & np.isfinite(hessians).all(axis=(1, 2))
     for j in range(len(centres)):

@@ -17,7 +17,6 @@ from coterie._src.arrays import Array, Bools, Ints, as_numpy, cast, like, namesp
 from coterie._src.attacks import Attack, Forgery, Question, View
 from coterie._src.client import AssignmentCache, assign, respond
 from coterie._src.coordinates import Coordinates
-from coterie._src.init.conditioning import packed
 from coterie._src.intake import Replies
 from coterie._src.network import Network
 from coterie._src.tasks import Task
@@ -112,7 +111,7 @@ class SimulatedNetwork:
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
 
     def hessians(self, centres: Array, labels: Ints) -> Replies:
-        return self._report(packed(self.working_task.hessians(centres, np.maximum(labels, 0))), "hessian")
+        return self._report(self.working_task.hessians(centres, np.maximum(labels, 0)), "hessian")
 
     def sizes(self) -> Replies:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")

@@ -26,6 +26,7 @@ from coterie._src.experiments.trial import compare, judged_clients, run_method, 
 from coterie._src.init.conditioning import MAX_NUMBERS
 from coterie._src.membership import LEVEL, Membership, held_out_losses, loss_variances, whitening
 from coterie._src.metrics import distances
+from coterie._src.packed import PackedMatrices
 from coterie._src.tasks import Task
 
 CHANGED = 3.0
@@ -248,7 +249,7 @@ def moved_by(task: Task, before: NDArray[Any], after: NDArray[Any], members: Int
         return max(float(rises.mean()) / error, 0.0) if error > 0 else 0.0
     weights = np.minimum(some.clients.sizes, np.median(some.clients.sizes)).astype(np.float64)
     weights /= weights.sum()
-    hessian = np.einsum("c,cij->ij", weights, some.hessians(two, labels))
+    hessian = PackedMatrices(some.hessians(two, labels), task.dim).mean(weights)
     gradients = as_numpy(some.gradients(two, labels)).astype(np.float64)
     terms: Floats = np.sort(((weights[:, None] * gradients @ whitening(hessian)) ** 2).sum(axis=1))[:kept]
     expected = 2 * float(terms.mean()) * len(members)

@@ -31,12 +31,14 @@ from coterie._src.coordinates import Coordinates
 from coterie._src.init.leverage import bounded_leverage
 from coterie._src.intake import admit
 from coterie._src.network import Network
+from coterie._src.packed import PackedMatrices, triangle
 
 LARGEST = 2.0
 """A client whose Hessian has a norm of q times this many typical ones, q > 1, counts 1/q²: then a huge Hessian has no
 influence on the mean of its cluster, and the most influential one is just as large as this."""
-HUGE = 1e6
-"""A Hessian that is larger than this many times `LARGEST` is scaled down to that, so that float32 can hold it."""
+HUGE, FLOAT32 = 1e6, 1e30
+"""A Hessian that is larger than this many times `LARGEST` is scaled down to that, and one that float32 might not hold
+to this."""
 PASSES = 4
 """Passes of the robust mean of Hessians at most."""
 OUTLYING = 2.0
@@ -58,8 +60,6 @@ RARE = 1e3
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
-BLOCK = 1 << 18
-"""The numbers of the Hessians that are transformed at once: 2 MB."""
 MAX_NUMBERS = 1 << 25
 """Hessians are asked for if they have at most this many entries in all: 256 MB."""
 
@@ -100,10 +100,8 @@ class Conditioning:
         its client a smaller weight is scaled down instead.
         """
         clients, matrices = ask_hessians(network, centres, labels)
-        basis = self.coordinates.basis
-        inner = _transformed(matrices, basis)
-        hessians, leverages = _usable(clients, inner, _norms(inner), len(self.leverages))
-        return replace(self, hessians=hessians * leverages[:, None, None].astype(np.float32))
+        inner = _in_coordinates(clients, matrices, self.coordinates.basis, len(self.leverages))
+        return replace(self, hessians=inner.hessians * inner.leverages[:, None, None].astype(np.float32))
 
     def newton(
         self, clients: Ints, labels: Ints, clusters: int, weights: Floats, standardise: bool = True
@@ -216,22 +214,6 @@ def _inverse_root(matrix: Floats) -> Floats:
     return found
 
 
-def packed(matrices: Floats) -> Floats:
-    """(m, d, d) symmetric matrices -> (m, d(d+1)/2): their upper triangles."""
-    dim = matrices.shape[-1]
-    return np.concatenate([matrices[:, i, i:] for i in range(dim)], axis=1)
-
-
-def unpacked(rows: Floats, dim: int) -> Floats:
-    """The inverse of `packed`."""
-    found, start = np.empty((len(rows), dim, dim)), 0
-    for i in range(dim):
-        found[:, i, i:] = rows[:, start : start + dim - i]
-        found[:, i:, i] = found[:, i, i:]
-        start += dim - i
-    return found
-
-
 def ask_sizes(network: Network) -> Floats:
     """(m,): the reported numbers of samples, at least 1; 1 where the reply was refused."""
     accepted = admit(network.sizes(), clients=network.count, clusters=1, round=-1, like=np.zeros((1, 1)))
@@ -253,21 +235,21 @@ def ask_conditioning(
     return condition(matrices, clients, sizes, byzantine, RANK.get(str(as_numpy(centres).dtype), RANK["float32"]))
 
 
-def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, Floats]:
-    """The clients with well-formed answers, (c,), and their Hessians, (c, d, d)."""
+def ask_hessians(network: Network, centres: Array, labels: Ints) -> tuple[Ints, PackedMatrices]:
+    """The clients with well-formed answers, (c,), and their Hessians."""
     dim = int(centres.shape[1])
-    form = np.zeros((1, dim * (dim + 1) // 2))
+    form = np.zeros((1, triangle(dim)))
     replies = network.hessians(centres, labels)
     accepted = admit(replies, clients=network.count, clusters=int(centres.shape[0]), round=-1, like=form)
     rows = as_numpy(accepted.updates)
     usable = (rows.max(axis=1) < 1e150) & (rows.min(axis=1) > -1e150)  # squares stay finite
-    return accepted.clients[usable], unpacked(rows if usable.all() else rows[usable], dim)
+    return accepted.clients[usable], PackedMatrices(rows if usable.all() else rows[usable], dim)
 
 
 def condition(
-    matrices: Floats, clients: Ints, sizes: Floats, byzantine: int, rank: float = RANK["float64"]
+    matrices: PackedMatrices, clients: Ints, sizes: Floats, byzantine: int, rank: float = RANK["float64"]
 ) -> Conditioning | None:
-    """The coordinates from the Hessians (c, d, d) of some clients (c,); sizes: (m,), of all clients.
+    """The coordinates from the Hessians of some clients (c,); sizes: (m,), of all clients.
 
     The mean P of the Hessians, in which one with a larger trace(P⁻¹H_i) than typical counts less, is diagonalised
     together with the mean weighted by these traces; both change with the parameters in the same way, so that the axes
@@ -279,7 +261,7 @@ def condition(
     answers = len(clients)
     clients, matrices = _without_negative(clients, matrices)
     left = max(0, byzantine - (answers - len(clients)))  # the Byzantine ones among those whose answers are possible
-    diagonals = np.maximum(np.einsum("cdd->cd", matrices), 0.0)
+    diagonals = np.maximum(matrices.diagonals, 0.0)
     if not diagonals.any():
         return None
     units = np.sqrt(_typical(diagonals, left))
@@ -290,31 +272,26 @@ def condition(
     for _ in range(PASSES):
         basis, condition_number = _whitening(matrices, weights, basis, rank)
         number = number or condition_number
-        inner = _transformed(matrices, basis)
-        scales = _typical(_variation(inner, diagonals, units, basis), left)
+        values = matrices.along(basis)
+        scales = _typical(_variation(values, diagonals, units, basis), left)
         kept = scales > 0
         if not kept.any():
             return None
-        root = np.sqrt(scales[kept])
-        basis, inner = basis[:, kept] / root, inner[:, kept][:, :, kept] if not kept.all() else inner
-        inner /= root * root[:, None]
+        basis, values = basis[:, kept] / np.sqrt(scales[kept]), values[:, kept] / scales[kept]
         before = weights
-        weights = _trace_weights(np.einsum("crr->c", inner), left, OUTLYING)
+        weights = _trace_weights(values.sum(axis=1), left, OUTLYING)
         if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
             break
-    separated = _with_rare_axes(inner, matrices, units, basis, left)
-    if separated is not basis:
-        basis, inner = separated, _transformed(matrices, separated)
+    basis = _with_rare_axes(values, matrices, units, basis, left)
     samples = float(np.median(sizes))
-    norms = _norms(inner)
-    hessians, leverages = _usable(clients, inner, norms, len(sizes))
-    away = norms**2 - 2 * np.einsum("crr->c", inner) + inner.shape[1]
-    by_chance = (np.einsum("crr->c", inner) ** 2 + norms**2) / np.maximum(sizes[clients], 1.0)
+    inner = _in_coordinates(clients, matrices, basis, len(sizes))
+    away = inner.norms**2 - 2 * inner.traces + basis.shape[1]
+    by_chance = (inner.traces**2 + inner.norms**2) / np.maximum(sizes[clients], 1.0)
     specific = 1 - float(np.median(by_chance)) / max(float(np.median(away)), 1e-300)
     return Conditioning(
         Coordinates(basis, np.linalg.pinv(basis)),
-        hessians,
-        leverages,
+        inner.hessians,
+        inner.leverages,
         min(specific, 0.999) if specific >= SPECIFIC else 0.0,
         samples,
         number,
@@ -329,47 +306,34 @@ def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
     return found
 
 
-def _usable(clients: Ints, inner: Floats, norms: Floats, count: int) -> tuple[Floats, Floats]:
-    """(m, r, r) Hessians, I where none can be used, and (m,) leverages, from the Hessians (c, r, r) of some clients.
+class InCoordinates(NamedTuple):
+    """The Hessians in the coordinates, I for a client without a usable one."""
 
-    norms: (c,), of these. Where a Hessian cannot be used, it and its norm become those of I in place.
-    """
-    identity = np.eye(inner.shape[1])
-    unusable = ~_positive(inner)
-    inner[unusable], norms[unusable] = identity, np.linalg.norm(identity)
-    leverages, hessians = np.ones(count), np.empty((count, *identity.shape), dtype=np.float32)
+    hessians: Floats  # (m, r, r), float32
+    leverages: Floats  # (m,)
+    norms: Floats  # (c,), of the clients that sent one: the Frobenius norms
+    traces: Floats  # (c,)
+
+
+def _in_coordinates(clients: Ints, matrices: PackedMatrices, basis: Floats, count: int) -> InCoordinates:
+    """The Hessians BᵀH_iB of some clients (c,), of `count` in all; I for one that is not positive semidefinite."""
+    identity = np.eye(basis.shape[1], dtype=np.float32)
+    hessians, leverages = np.empty((count, *identity.shape), dtype=np.float32), np.ones(count)
     hessians[np.setdiff1d(np.arange(count), clients)] = identity
+    norms, traces = np.empty(len(clients)), np.empty(len(clients))
+    for rows, inner in matrices.transformed(basis):
+        norms[rows], traces[rows] = np.sqrt(np.einsum("crs,crs->c", inner, inner)), np.einsum("crr->c", inner)
+        large = np.flatnonzero(norms[rows] > FLOAT32)
+        inner[large] /= norms[rows][large, None, None] / FLOAT32
+        hessians[clients[rows]] = inner
+    unusable = ~_positive(hessians, clients)
+    hessians[clients[unusable]], norms[unusable], traces[unusable] = identity, np.linalg.norm(identity), len(identity)
     if len(clients):
         sizes = norms / (LARGEST * max(float(np.median(norms)), 1e-300))
         leverages[clients] = np.maximum(np.minimum(1.0, 1 / np.maximum(sizes, 1e-300)) ** 2, 1e-30)
-        huge = sizes > HUGE
-        with np.errstate(over="ignore"):  # of the huge ones
-            if np.array_equal(clients, np.arange(count)):
-                hessians[:] = inner
-            else:
-                hessians[clients] = inner
-        hessians[clients[huge]] = inner[huge] / (sizes[huge] / HUGE)[:, None, None]
-    return hessians, leverages
-
-
-def _blocks(matrices: Floats) -> list[slice]:
-    """Slices of the matrices of about `BLOCK` numbers each."""
-    step = max(1, BLOCK // max(1, matrices[:1].size))
-    return [slice(start, start + step) for start in range(0, len(matrices), step)]
-
-
-def _transformed(matrices: Floats, basis: Floats) -> Floats:
-    """(c, r, r), BᵀH_iB for (c, d, d) matrices H_i, a block at a time: what is read is still in the cache."""
-    found = np.empty((len(matrices), basis.shape[1], basis.shape[1]))
-    for rows in _blocks(matrices):
-        np.matmul(basis.T @ matrices[rows], basis, out=found[rows])
-    return found
-
-
-def _norms(matrices: Floats) -> Floats:
-    """(c,): the Frobenius norms."""
-    parts = [np.linalg.norm(matrices[rows], axis=(1, 2)) for rows in _blocks(matrices)]
-    return np.concatenate(parts) if parts else np.zeros(0)
+        for i in np.flatnonzero(sizes > HUGE):
+            hessians[clients[i]] *= HUGE / sizes[i] * max(norms[i] / FLOAT32, 1.0)
+    return InCoordinates(hessians, leverages, norms, traces)
 
 
 def _typical(values: Floats, byzantine: int) -> Floats:
@@ -379,43 +343,41 @@ def _typical(values: Floats, byzantine: int) -> Floats:
     return np.asarray(np.where(found > 0, found, ranked[-1]))
 
 
-def _variation(inner: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
-    """(c, r): the diagonals of BᵀH_iB, 0 where they are no more than rounding errors, as where no feature varies.
+def _variation(values: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
+    """(c, r): the values along the axes, 0 where they are no more than rounding errors, as where no feature varies.
 
     A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, so that the rounding
     errors of all terms, which are independent, add up to about ε·Σ_j b_j² H_jj; `ROUNDING` times that is certainly
     more. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so that none can hide the
     variation of the others.
 
-    inner: (c, r, r). diagonals: (c, d), of H_i. units: (d,), of the columns.
+    values: (c, r), the diagonals of BᵀH_iB. diagonals: (c, d), of H_i. units: (d,), of the columns.
     """
     roots = np.sqrt(diagonals)
     scaled = np.where(units > 0, units, 1.0)
     products = ROUNDING * np.finfo(np.float64).eps * (diagonals @ basis**2)
     axes = (AXIS * (roots / scaled).sum(axis=1)[:, None] * np.linalg.norm(basis * scaled[:, None], axis=0)) ** 2
-    values = np.einsum("crr->cr", inner)
     return np.where(values > np.maximum(products, axes), values, 0.0)
 
 
-def _with_rare_axes(inner: Floats, matrices: Floats, units: Floats, basis: Floats, byzantine: int) -> Floats:
+def _with_rare_axes(values: Floats, matrices: PackedMatrices, units: Floats, basis: Floats, byzantine: int) -> Floats:
     """(d, r): the basis, in which a direction that few clients know and all others do not is an axis of its own.
 
     Where no more than `byzantine` clients have a rare level of a category, the means in which they take part lead to an
     axis that is only nearly orthogonal to what the others know, and what the others have along it would be its scale.
     If they have nothing at all along a direction near it, that direction is the axis, in the scale of the few.
     """
-    diagonals, values = np.einsum("cdd->cd", matrices), np.einsum("crr->cr", inner)
     unknown: dict[bytes, Floats] = {}
     change = np.eye(basis.shape[1])
     for j in np.flatnonzero(values.max(axis=0) > RARE).tolist():
         others = np.sort(np.argsort(values[:, j], kind="stable")[: len(values) - byzantine])
         key = others.tobytes()
         if key not in unknown:
-            spread, vectors = eigh(inner[others].mean(axis=0))
+            spread, vectors = eigh(basis.T @ matrices.take(others).mean() @ basis)
             unknown[key] = vectors[:, spread < 1e-9 * spread[-1]]
         nearest = unknown[key] @ unknown[key][j]
         axis = basis @ nearest[:, None]
-        along = _variation(_transformed(matrices, axis), diagonals, units, axis)[:, 0]
+        along = _variation(matrices.along(axis), matrices.diagonals, units, axis)[:, 0]
         if nearest[j] > 0.1 and along.any() and not along[others].any():
             change[:, j] = nearest / np.sqrt(along[along > 0].mean())
     if np.array_equal(change, np.eye(len(change))) or np.linalg.cond(change / np.linalg.norm(change, axis=0)) >= 1e3:
@@ -423,7 +385,7 @@ def _with_rare_axes(inner: Floats, matrices: Floats, units: Floats, basis: Float
     return np.asarray(basis @ change)
 
 
-def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:
+def _whitening(matrices: PackedMatrices, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:
     """(d, r), a basis in which the weighted mean is the identity, and the mean's condition number in the basis before.
 
     The axes are the eigenvectors of a second mean, in which a matrix counts by its trace in the basis.
@@ -433,58 +395,57 @@ def _whitening(matrices: Floats, weights: Floats, basis: Floats, rank: float) ->
     if not kept.any():
         return basis[:, :0], 0.0
     axes = basis @ (vectors[:, kept] / np.sqrt(values[kept]))
-    traces = np.tensordot(matrices, axes @ axes.T, axes=2)
+    traces = matrices.traces(axes @ axes.T)
     tilt = np.clip(traces / max(float(np.median(np.abs(traces))), 1e-300), 0.0, 1e3) * weights
-    other = axes.T @ np.tensordot(tilt / max(tilt.sum(), 1e-300), matrices, axes=1) @ axes
+    other = axes.T @ matrices.mean(tilt) @ axes
     return axes @ eigh(other)[1], float(values[-1] / values[kept][0])
 
 
-def _positive_mean(matrices: Floats, weights: Floats, basis: Floats) -> tuple[Floats, Floats, Floats]:
+def _positive_mean(matrices: PackedMatrices, weights: Floats, basis: Floats) -> tuple[Floats, Floats, Floats]:
     """The eigenvalues and eigenvectors of the weighted mean in a basis, and the weights.
 
     A matrix that makes this mean negative along a direction, by more than rounding, has the weight 0: negative ones
     that are outweighed in the plain mean are not where outlying honest ones count less.
     """
     while True:
-        mean = basis.T @ np.tensordot(weights / max(weights.sum(), 1e-300), matrices, axes=1) @ basis
+        mean = basis.T @ matrices.mean(weights) @ basis
         values, vectors = eigh(mean)
         along = basis @ vectors[:, values < -1e-6 * np.abs(values).max()]
-        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < 0).any(axis=1) & (weights > 0)
+        negative = (matrices.along(along) < 0).any(axis=1) & (weights > 0)
         if not negative.any():
             return values, vectors, weights
         weights = np.where(negative, 0.0, weights)
 
 
-def _without_negative(clients: Ints, matrices: Floats) -> tuple[Ints, Floats]:
+def _without_negative(clients: Ints, matrices: PackedMatrices) -> tuple[Ints, PackedMatrices]:
     """The clients and matrices without those that have a negative diagonal or make the mean negative along a direction.
 
     The mean of positive semidefinite matrices has no negative eigenvalue. While it has one, up to rounding, the
     matrices that are negative along its eigenvector are left out.
     """
-    possible = (np.einsum("cdd->cd", matrices) >= 0).all(axis=1)
-    if not possible.all():
-        clients, matrices = clients[possible], matrices[possible]
+    possible = np.flatnonzero((matrices.diagonals >= 0).all(axis=1))
+    if len(possible) < len(matrices):
+        clients, matrices = clients[possible], matrices.take(possible)
     while len(matrices):
-        diagonals = np.einsum("cdd->cd", matrices)
-        units = 1 / np.sqrt(np.maximum(np.abs(diagonals).max(axis=0), 1e-300))
-        values, vectors = eigh(matrices.mean(axis=0) * (units[:, None] * units))
+        units = 1 / np.sqrt(np.maximum(np.abs(matrices.diagonals).max(axis=0), 1e-300))
+        values, vectors = eigh(matrices.mean() * (units[:, None] * units))
         if values[0] > -1e-12 * max(values[-1], 1e-300):
             break
         along = units[:, None] * vectors[:, values < 0]
-        rounding = 1e-12 * (diagonals @ units**2)[:, None]
-        negative = (np.einsum("cde,dr,er->cr", matrices, along, along, optimize=True) < -rounding).any(axis=1)
-        if not negative.any():
+        rounding = 1e-12 * (matrices.diagonals @ units**2)[:, None]
+        kept = np.flatnonzero((matrices.along(along) >= -rounding).all(axis=1))
+        if len(kept) == len(matrices):
             break
-        clients, matrices = clients[~negative], matrices[~negative]
+        clients, matrices = clients[kept], matrices.take(kept)
     return clients, matrices
 
 
-def _positive(matrices: Floats) -> Bools:
-    """(c,): which matrices are positive semidefinite, up to rounding in float32."""
-    found = np.zeros(len(matrices), dtype=np.bool_)
-    for i, trace in enumerate(np.einsum("crr->c", matrices)):
-        if trace > 0:
-            shifted = (matrices[i] / trace).astype(np.float32)
+def _positive(matrices: Floats, chosen: Ints) -> Bools:
+    """(c,): which of the chosen matrices are positive semidefinite, up to rounding in float32."""
+    found = np.zeros(len(chosen), dtype=np.bool_)
+    for i, matrix in enumerate(matrices[one] for one in chosen.tolist()):
+        if (trace := np.trace(matrix)) > 0:
+            shifted = matrix / trace
             shifted.flat[:: len(shifted) + 1] += np.float32(1e-5)
-            found[i] = spotrf(shifted, lower=True, overwrite_a=True, clean=False)[1] == 0
+            found[i] = spotrf(shifted.T, lower=True, overwrite_a=True, clean=False)[1] == 0
     return found

@@ -121,7 +121,11 @@ def _draw_point(nearest: Floats, kept: int, rng: Generator) -> int:
     """The index of a kept point, drawn with probability ∝ its squared distance to the nearest centre."""
     weights = np.where(nearest <= np.partition(nearest, kept - 1)[kept - 1], nearest, 0.0)
     total = weights.sum()
-    return int(rng.choice(len(nearest), p=weights / total) if total > 0 else rng.integers(len(nearest)))
+    if not total > 0:
+        return int(rng.integers(len(nearest)))
+    # as rng.choice, whose checks take longer than the draw
+    up_to = np.cumsum(weights / total)
+    return int((up_to / up_to[-1]).searchsorted(rng.random(), side="right"))
 
 
 def _local_search(points: Floats, centres: Floats, kept: int, exchanges: int, rng: Generator) -> Floats:
@@ -130,13 +134,16 @@ def _local_search(points: Floats, centres: Floats, kept: int, exchanges: int, rn
     between = cdist(points, centres, "sqeuclidean")
     each = np.arange(len(centres))[:, None]
     cost = np.sort(between.min(axis=1))[:kept].sum()
+    changed = True
     for _ in range(exchanges * len(centres) if len(centres) > 1 else 0):
-        nearest, second = np.partition(between, 1, axis=1)[:, :2].T
+        if changed:
+            nearest, second = np.partition(between, 1, axis=1)[:, :2].T
+            without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
         drawn = points[_draw_point(nearest, kept, rng)]
         to_drawn = cdist(points, drawn[None], "sqeuclidean")[:, 0]
-        without = np.where(between.argmin(axis=1) == each, second, nearest)  # (k, m): without each of the centres
         costs = np.partition(np.minimum(without, to_drawn), kept - 1, axis=1)[:, :kept].sum(axis=1)
         worst = int(costs.argmin())
-        if costs[worst] < cost:
+        changed = bool(costs[worst] < cost)
+        if changed:
             centres[worst], between[:, worst], cost = drawn, to_drawn, costs[worst]
     return centres

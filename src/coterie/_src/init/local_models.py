@@ -42,17 +42,20 @@ class LocalModels:
 
     def losses(self, points: Floats) -> Floats:
         """(k, r) -> (c, k): F_i − F_i(0) at the points."""
-        along = self._hessians @ points.T.astype(np.float32)  # (c, r, k)
-        found: Floats = 0.5 * np.einsum("kr,crk->ck", points, along) - self.updates @ points.T
+        along = points.astype(np.float32) @ self._hessians  # (c, k, r)
+        found: Floats = 0.5 * np.einsum("kr,ckr->ck", points, along) - self.updates @ points.T
         return found
 
-    def refined(self, points: Floats, byzantine: int, steps: int = REFINEMENTS) -> Floats:
-        """(k, r) points after some rounds of Algorithm 1 on the models, with Newton steps and the spectral filter."""
+    def refined(self, points: Floats, byzantine: int, steps: int = REFINEMENTS, losses: Floats | None = None) -> Floats:
+        """(k, r) points after some rounds of Algorithm 1 on the models, with Newton steps and the spectral filter.
+
+        losses: those at the points, if they are known.
+        """
         rule = SpectralFilter(byzantine)
         weights = self.conditioning.leverages[self.clients]
         before: Ints = np.zeros(0, dtype=np.int64)
         for step in range(steps):
-            losses = self.losses(points)
+            losses = self.losses(points) if step or losses is None else losses
             labels = losses.argmin(axis=1)
             if step > 1 and np.array_equal(labels, before):
                 break
@@ -69,12 +72,13 @@ class LocalModels:
         known: list[Ints] = []
         found = []
         for points in candidates:
-            labels = self.losses(points).argmin(axis=1)
+            losses = self.losses(points)
+            labels = losses.argmin(axis=1)
             first = np.unique(labels, return_index=True, return_inverse=True)
             partition = first[1][first[2]]  # every cluster named by its first client
             if not any(np.array_equal(partition, other) for other in known):
                 known.append(partition)
-                found.append(self.refined(points, byzantine))
+                found.append(self.refined(points, byzantine, losses=losses))
         return found
 
     def _split(self, points: Floats, labels: Ints, losses: Floats, empty: int) -> tuple[Floats, Ints]:

@@ -104,5 +104,5 @@ class Task(Protocol):
         ...
 
     def hessians(self, centres: Array, labels: Ints) -> Floats:
-        """(k, dim), (m,) -> (m, dim, dim) in float64: ∇²F_i at the centre that labels[i] names."""
+        """(k, dim), (m,) -> (m, dim(dim + 1)/2) in float64: ∇²F_i at the centre that labels[i] names, packed."""
         ...

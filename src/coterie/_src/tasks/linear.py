@@ -22,7 +22,9 @@ from coterie._src.data import Clients
 from coterie._src.data.clients import Block
 from coterie._src.kernels import squared_loss as kernel
 from coterie._src.kernels.elkan import AssignmentCache
+from coterie._src.kernels.second_moments import packed_moments
 from coterie._src.kernels.squared_loss import RegressionData
+from coterie._src.packed import packed, triangle
 from coterie._src.tasks import shrinkage
 from coterie._src.tasks.base import Response, assign
 from coterie._src.tasks.shrinkage import Anchor, Shrunk
@@ -272,16 +274,18 @@ class LinearModel:
 
     def hessians(self, centres: Array, labels: Ints) -> Floats:
         if self.loss.second is None:
-            return self.loss.curvature * second_moments(self.clients)
+            return second_moments(self.clients, self.loss.curvature)
         weights = as_numpy(self._weights(centres)).astype(np.float64)
-        found = np.empty((self.clients.count, self.dim, self.dim))
+        columns, outputs = self.clients.dim, self.loss.outputs
+        found = np.empty((self.clients.count, triangle(self.dim)))
         for block in self.clients.blocks(CACHED_ELEMENTS):
             features = as_numpy(block.features).astype(np.float64)
             seconds = self.loss.second(features @ weights[labels[block.start : block.stop]])
             # parameters are ordered by column, then by output
-            together = found[block.start : block.stop].reshape(-1, *(self.clients.dim, self.loss.outputs) * 2)
-            for a, b in np.ndindex(self.loss.outputs, self.loss.outputs):
+            together = np.empty((len(features), columns, outputs, columns, outputs))
+            for a, b in np.ndindex(outputs, outputs):
                 together[:, :, a, :, b] = weighted_moments(features, seconds[..., a, b])
+            found[block.start : block.stop] = packed(together.reshape(-1, self.dim, self.dim))
         return found
 
 
@@ -305,19 +309,17 @@ def personal_regressions(
     return shrinkage.collected(fits, clients.features if centres is None else centres)
 
 
-def second_moments(clients: Clients) -> Floats:
-    """(m, d, d) in float64: XᵀX/n of every client."""
-    found = np.empty((clients.count, clients.dim, clients.dim))
+def second_moments(clients: Clients, factor: float = 1.0) -> Floats:
+    """(m, d(d + 1)/2) in float64: factor·XᵀX/n of every client, packed."""
+    found = np.empty((clients.count, triangle(clients.dim)))
     for block in clients.blocks(CACHED_ELEMENTS):
-        features = as_numpy(block.features).astype(np.float64)
-        found[block.start : block.stop] = weighted_moments(features)
+        packed_moments(as_numpy(block.features), factor, found[block.start : block.stop])
     return found
 
 
-def weighted_moments(features: Floats, weights: Floats | None = None) -> Floats:
+def weighted_moments(features: Floats, weights: Floats) -> Floats:
     """(c, n, d), (c, n) -> (c, d, d): Σ_l w_l x_l x_lᵀ / n."""
-    weighted = features if weights is None else features * weights[..., None]
-    found: Floats = features.transpose(0, 2, 1) @ weighted / features.shape[1]
+    found: Floats = features.transpose(0, 2, 1) @ (features * weights[..., None]) / features.shape[1]
     return found
 
 

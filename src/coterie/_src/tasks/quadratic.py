@@ -170,7 +170,7 @@ class Quadratic:
     def hessians(self, centres: Array, labels: Ints) -> Floats:
         if self.grams is None:
             raise ValueError("hessians: a mean has none that depends on the data")
-        return 2.0 * second_moments(self.clients)  # not the matrices of the task, which may be in float32
+        return second_moments(self.clients, 2.0)  # not the matrices of the task, which may be in float32
 
     @cached_property
     def _curvatures(self) -> Floats:
