@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import coterie.federation
-from coterie._src.federation import Question, apps
-from coterie._src.federation.apps import read_settings
+from coterie._src.federation import Question
+from coterie._src.federation.apps import apps, read_settings
 from coterie._src.federation.messages import read_answer
 
 

@@ -106,6 +106,8 @@ def test_the_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytes
     assert "--resume" in refused.stderr
     database = Database(out)
     kept = [row["method"] for row in database.rows()]
+    database.close()
+    database = Database(out, create=True)
     database.connection.execute("DELETE FROM results WHERE rowid % 2 = 0")
     assert len(database.rows()) < len(kept)
     database.close()

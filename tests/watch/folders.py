@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie._src.algorithms import State
 from coterie._src.experiments import RunFolder
+from coterie._src.experiments.callbacks import RunInfo
 from coterie._src.experiments.process import Process
 from coterie._src.experiments.progress import (
     PROGRESS,
@@ -31,7 +32,7 @@ ESCAPE = "\x1b]0;title\x07\x1b[31mred\x1b[0m"
 def run_under_way(folder: Path, names: tuple[str, ...] = ("oslo", "bern")) -> ProgressFile:
     """The folder of a run of this process, whose first trial has replies of these clients that were refused."""
     made = RunFolder(folder, small())
-    made.open()
+    made.on_start(RunInfo("coterie run", 0))
     progress = ProgressFile(folder, 3, max_rounds=300).__enter__()
     progress.due = 0.0
     progress.on_progress(30)

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie._src.federation.apps import apps
     from coterie._src.federation.client import client_app
     from coterie._src.federation.evaluation import Evaluation, evaluate_sites
     from coterie._src.federation.messages import Answer, Question
@@ -27,7 +26,6 @@ MODULES = {
     "FlowerNetwork": "network",
     "Question": "messages",
     "Site": "site",
-    "apps": "apps",
     "client_app": "client",
     "evaluate_sites": "evaluation",
 }
@@ -49,7 +47,6 @@ __all__ = [
     "FlowerNetwork",
     "Question",
     "Site",
-    "apps",
     "client_app",
     "evaluate_sites",
 ]

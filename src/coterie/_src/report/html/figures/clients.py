@@ -25,6 +25,8 @@ from coterie._src.report.html.svg import (
 )
 from coterie._src.report.run_record import as_number
 
+ABSURD = 1e150
+"""A score beyond this is that of a model that diverged, and is not drawn."""
 SCORES = {
     "cluster": "by the cluster's model",
     "personal": "by the client's personal model",
@@ -44,7 +46,7 @@ class Scored(NamedTuple):
 
 def strip(clients: Sequence[Scored], label: str, name: str) -> Markup | None:
     """Every client's held-out score as a dot, a strip for each cluster."""
-    there = [one for one in clients if math.isfinite(one.score)]
+    there = [one for one in clients if abs(one.score) < ABSURD]
     if not there:
         return None
     scores = np.array([one.score for one in there])
