@@ -35,7 +35,7 @@ NO_POLICY = SitePolicy(min_held_out=1)
 def client_app(
     load: LoadSite, attack: Callable[[Context], Attack | None] = lambda context: None, *, guarded: bool = True
 ) -> ClientApp:
-    """Return a Flower app that answers the server's questions from one client's data, as far as the site's policy lets it.
+    """Return a Flower app that answers the server's questions from one client's data, under its policy.
 
     Parameters
     ----------

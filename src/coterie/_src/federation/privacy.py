@@ -1,8 +1,8 @@
 """Gaussian noise on what leaves a site, and the (ε, δ) that it gives.
 
 An answer whose norm is clipped to C changes by at most 2C when the site's whole data are replaced by others of the same
-number of rows. With noise of deviation σ on every number it is μ-Gaussian differentially private, μ = 2C/σ, and answers with
-μ_1, μ_2, …, each of which may depend on those before it, together are sqrt(Σ μ_i²)-Gaussian differentially private
+number of rows. With noise of deviation σ on every number it is μ-Gaussian differentially private, μ = 2C/σ, and answers
+with μ_1, μ_2, …, each of which may depend on those before it, together are sqrt(Σ μ_i²)-Gaussian differentially private
 (Dong, Roth and Su, 2022, "Gaussian differential privacy", Corollary 3.3). This is exact, and below what Rényi or
 zero-concentrated bounds give.
 """

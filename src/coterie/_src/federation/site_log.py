@@ -21,6 +21,7 @@ ANSWERED = "answered"
 """The code of an answer; any other is that of a refusal."""
 MAX_REFUSED = 10_000
 """Refused questions that are kept, the last ones. How many answers are kept is bounded by the policy."""
+TRIMMED_EVERY = 100
 MAX_TEXT = 500
 HOUR = 3600.0
 
@@ -145,7 +146,7 @@ class SiteLog:
         names = ", ".join(values)
         marks = ", ".join("?" for _ in values)
         added = connection.execute(f"insert into questions ({names}) values ({marks})", tuple(values.values()))
-        if code != ANSWERED:
+        if code != ANSWERED and added.lastrowid and added.lastrowid % TRIMMED_EVERY == 0:
             connection.execute(
                 "delete from questions where id in "
                 "(select id from questions where code != ? order by id desc limit -1 offset ?)",

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from coterie._src.experiments.sections import Section
-from coterie._src.experiments.toml import read_toml, suggest
+from coterie._src.experiments.toml import read_toml, suggest, toml_value
 from coterie._src.federation.messages import KINDS, OWN_CHOICE, Question
 from coterie._src.federation.privacy import epsilon_of
 from coterie._src.federation.site_reports import Request
@@ -23,6 +23,8 @@ from coterie._src.federation.site_reports import Request
 AllowedKind = Literal["gradient", "minimiser", "loss", "curvature", "size", "hessian", "report"]
 ALLOWED: tuple[AllowedKind, ...] = get_args(AllowedKind)
 LARGEST_RIDGE = 1e12
+QUESTIONS_OF_A_START = 200
+"""That a run asks beside those of its rounds, generously."""
 
 REFUSALS: Mapping[str, str] = {
     "malformed": "the question cannot be read, or has numbers that are not finite or out of range",
@@ -115,6 +117,25 @@ def read_policy(path: str | Path) -> SitePolicy:
         message = fault["msg"].removeprefix("Value error, ").removeprefix("Input should ")
         got = "" if not key else f", got {fault['input']!r}"
         raise ValueError(f"{path}: {f'{key}: ' if key else ''}{message}{got}") from None
+
+
+def policy_as_toml(rounds: int = 0) -> str:
+    """Return a file with every rule, its meaning and its default as comments.
+
+    Only a federation of so many rounds that the default number of questions in a run would end it has that number set.
+    """
+    lines = [
+        "# What this site answers. Only this file decides it; no message of the server can change it. Every rule has a",
+        "# default, which is shown; remove the # before a key to set it. Changes hold from the next question on.",
+        "# All that is asked and answered is in questions.sqlite beside this file: `coterie site log`. Keep that file:",
+        "# without it the site does not know what it has already told.",
+    ]
+    needed = rounds + QUESTIONS_OF_A_START
+    for name, field in SitePolicy.model_fields.items():
+        shown = "" if field.default is None else toml_value(list(field.default) if name == "kinds" else field.default)
+        unset = "# " if name != "questions_per_run" or needed <= field.default else ""
+        lines += ["", f"# {field.description}", f"{unset}{name} = {shown if unset else needed}".rstrip()]
+    return "\n".join(lines) + "\n"
 
 
 class SiteFacts(NamedTuple):
