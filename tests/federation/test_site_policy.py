@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie._src.data import Clients, Federation
+from coterie._src.experiments.toml import toml_value
 from coterie._src.federation import Question, Site, client_app, site_log
 from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
@@ -330,6 +331,15 @@ def test_the_file_of_a_deployment_is_the_default_policy(tmp_path: Path) -> None:
     assert read_policy(path) == SitePolicy()
     path.write_text(policy_as_toml(2000))
     assert read_policy(path) == SitePolicy(questions_per_run=2200)
+
+
+def test_the_page_has_every_rule_and_every_refusal() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE)
+    for name, field in SitePolicy.model_fields.items():
+        shown = "all" if name == "kinds" else "not set" if field.default is None else f"`{toml_value(field.default)}`"
+        assert (name, f"{shown} | {field.description}") in rows
+    assert set(REFUSALS.items()) <= set(rows)
 
 
 def test_the_log_outlives_the_process_and_belongs_to_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
