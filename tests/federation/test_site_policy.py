@@ -372,6 +372,18 @@ def test_the_log_outlives_the_process_and_belongs_to_the_site(tmp_path: Path, mo
     assert entries[2].numbers is None
 
 
+def test_a_site_without_a_policy_keeps_its_log_beside_its_models(tmp_path: Path) -> None:
+    for samples in (50, 51):
+        client = client_app(lambda context, samples=samples: linear_regression(patients(samples)))
+        ask = asking(client, {"models": str(tmp_path / "oslo" / "models")})
+        if samples == 50:
+            ask(Question("size", 0, np.zeros((1, 1))))
+        else:
+            with pytest.raises(Refused, match="rows changed"):
+                ask(Question("size", 0, np.zeros((1, 1))))
+    assert [entry.code for entry in SiteLog(tmp_path / "oslo" / LOG).entries(10)] == [ANSWERED, "rows_changed"]
+
+
 def test_the_log_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text("")
     (tmp_path / LOG).symlink_to(tmp_path / "elsewhere")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
@@ -47,7 +47,8 @@ def client_app(
         own data; None for an honest site. It changes no report.
     guarded
         Whether a site whose node configuration names no policy (`policy="…/site.toml"`) is under the default one; its
-        memory then ends with the process. False is for data that need no protection, such as those of a rehearsal.
+        log is then beside its `models`, or ends with the process. False is for data that need no protection, such as
+        those of a rehearsal.
 
     Returns
     -------
@@ -82,11 +83,10 @@ def client_app(
         def site() -> Site:
             return _site(load(context))
 
-        path = context.node_config.get("policy")
-        if path is None and not guarded:
+        if "policy" not in context.node_config and not guarded:
             return Message(respond(read_message(), site(), NO_POLICY)[0], reply_to=message)
         try:
-            guard = _guard(None if path is None else Path(str(path)), logs, context.node_id)
+            guard = _guard(context.node_config, logs, context.node_id)
         except (OSError, ValueError) as error:  # without its rules a site answers nothing
             log(WARNING, "the site's policy cannot be read, so nothing is answered: %s", error)
             return Message(refusal_record("site_error"), reply_to=message)
@@ -121,11 +121,17 @@ def client_app(
     return app
 
 
-def _guard(path: Path | None, logs: dict[int, SiteLog], node: int) -> Guard:
-    """The policy of a site with its log: beside the policy, or for the default one in memory."""
-    if path is None:
-        return Guard(SitePolicy(), logs.setdefault(node, SiteLog(None)))
-    return Guard(read_policy(path), SiteLog(path.parent / LOG))
+def _guard(config: Mapping[str, Any], logs: dict[int, SiteLog], node: int) -> Guard:
+    """The policy that a node's configuration names, or the default one, with its log.
+
+    The log is beside the policy, or for the default one beside the folder of the site's models; without one in memory.
+    """
+    if "policy" in config:
+        path = Path(str(config["policy"]))
+        return Guard(read_policy(path), SiteLog(path.parent / LOG))
+    if "models" in config:
+        return Guard(SitePolicy(), SiteLog(Path(str(config["models"])).parent / LOG))
+    return Guard(SitePolicy(), logs.setdefault(node, SiteLog(None)))
 
 
 def _site(loaded: Task | Site) -> Site:

@@ -83,6 +83,7 @@ class SiteLog:
             yield self._memory
             return
         assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         # private from its first byte, and never through a link that somebody else has placed
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
         os.chmod(self.path, 0o600)
