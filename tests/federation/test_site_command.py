@@ -74,6 +74,20 @@ def test_a_site_with_too_few_rows_is_told_at_once(place: Path) -> None:
     assert "rare" in missing.stderr
 
 
+def test_a_dry_run_warns_of_losses_for_which_the_rules_are_not_enough(place: Path) -> None:
+    config = place / "deployment" / "oslo" / "config.toml"
+    file = place / "oslo.csv"
+    rows = [line.split(",") for line in file.read_text().split()[1:]]
+    file.write_text("\n".join(["dose,rare,y", *(f"{a},{b},{int(float(y) > 0)}" for a, b, y in rows), ""]))
+    assert not any("malicious" in line for line in checked(place))
+    config.write_text(config.read_text().replace('task = "linear"', 'task = "logistic"'))
+    assert any("malicious" in line for line in checked(place))
+    (place / "deployment" / "oslo" / "site.toml").write_text("clip = 1.0\nnoise = 20.0\nepsilon = 4.0\n")
+    lines = checked(place)
+    assert not any("malicious" in line for line in lines)
+    assert any(line.startswith("note: noise: 30 rounds would have ε = ") and "stops at 4" in line for line in lines)
+
+
 def test_the_log_shows_what_was_asked_and_answered(place: Path) -> None:
     folder = place / "deployment" / "oslo"
     nothing = coterie("site", "log", str(folder), cwd=place)

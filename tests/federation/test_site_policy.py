@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from coterie._src.federation import Question, Site, client_app, site_log
 from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.client import respond_to
-from coterie._src.federation.messages import DECLINED, Answer, read_answer, refusal_record
+from coterie._src.federation.guard import Guard
+from coterie._src.federation.messages import DECLINED, SITE_ERROR, Answer, read_answer, refusal_record
 from coterie._src.federation.privacy import epsilon_of
 from coterie._src.federation.site_log import ANSWERED, HOUR, LOG, SiteLog
 from coterie._src.federation.site_policy import (
@@ -35,7 +37,7 @@ from coterie._src.federation.site_policy import (
     read_policy,
 )
 from coterie._src.federation.site_reports import Request
-from coterie._src.tasks import linear_regression
+from coterie._src.tasks import linear_regression, logistic_regression
 from in_process import InProcessGrid
 from small_federation import CLIENTS, app, centres_of, strategy
 
@@ -184,6 +186,34 @@ def test_scores_on_few_held_out_rows_are_not_reported() -> None:
         report = client(message, Context(1, 1, {}, RecordDict(), {})).content.metric_records["report"]
         assert report["test_samples"] == reported
         assert ("loss.cluster" in report) == bool(reported)
+
+
+def test_the_rules_do_not_stop_two_questions_about_classes_but_noise_does(tmp_path: Path) -> None:
+    """The limit that docs/policy.md names: logistic models that are certain of all samples but one, on either side.
+
+    Two full-batch gradients at them differ by one sample, whose row is read off with the intercept.
+    """
+    clients = patients(200)
+    clients = Clients(clients.features, (np.asarray(clients.targets) > 3) * 1.0, clients.sizes)
+    order = np.argsort(clients.features[:, 0])
+    first = clients.features[order, 0]
+
+    def difference(policy: Path) -> np.ndarray:
+        ask = asking(client_app(lambda context: logistic_regression(clients)), {"policy": str(policy)})
+        updates = []
+        for place in (100, 101):
+            centre = np.zeros((1, DIM))
+            centre[0, 0], centre[0, -1] = 1e6, -1e6 * (first[place - 1] + first[place]) / 2
+            updates.append(ask(Question("gradient", 0, centre, 0)).update)
+        found: np.ndarray = updates[0] - updates[1]
+        return found / found[-1]
+
+    for name, text in (("rules", ""), ("noise", "clip = 1.0\nnoise = 5.0\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(text)
+    row = clients.features[order[100]]
+    np.testing.assert_allclose(difference(tmp_path / "rules" / "site.toml"), row, atol=1e-6)
+    assert np.abs(difference(tmp_path / "noise" / "site.toml") - row).max() > 0.01
 
 
 # --- rules, one by one --------------------------------------------------------------------------------
@@ -405,6 +435,24 @@ def test_what_the_log_knows_of_earlier_answers() -> None:
         assert log.history(connection, "new", "c", 3 * HOUR) == History(0, 0, 3, frozenset(), frozenset("ab"), 1.5)
 
 
+def test_questions_at_the_same_time_do_not_pass_a_limit_together(tmp_path: Path) -> None:
+    clients = patients(50)
+    guard = Guard(SitePolicy(questions_per_run=5), SiteLog(tmp_path / LOG))
+
+    def ask(number: int) -> bool:
+        question = Question("loss", number, ZEROS)
+        record = guard.reply(
+            lambda: question,
+            lambda: Site(linear_regression(clients)),
+            lambda asked, site: (RecordDict({}), 0, 0.0),
+            "1",
+        )
+        return "refusal" not in record
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(ask, range(24))) == 5
+
+
 def test_refusals_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_log, "MAX_REFUSED", 20)
     log = SiteLog(None)
@@ -430,6 +478,7 @@ def test_the_text_of_an_error_stays_at_the_site(tmp_path: Path) -> None:
     message = Message(Question("size", 0, np.zeros((1, 1))).record(), dst_node_id=1, message_type="train")
     reply = client(message, Context(1, 1, {"policy": str(tmp_path / "site.toml")}, RecordDict(), {}))
     assert dict(reply.content) == dict(refusal_record("site_error"))
+    assert read_answer(reply)[1] == "the site says: site error (its own log has the reason)"
     (entry,) = SiteLog(tmp_path / LOG).entries(10)
     assert (entry.code, entry.detail) == ("site_error", "ValueError: row 17: 'J. Doe' is not a number")
 
@@ -457,6 +506,6 @@ def test_a_code_from_a_hostile_site_is_not_repeated(code: Any) -> None:
 
 def test_every_refusal_has_the_form_that_a_server_shows() -> None:
     question = Message(Question("size", -1, np.zeros((1, 1))).record(), dst_node_id=1, message_type="train")
-    for code in REFUSALS:
+    for code in set(REFUSALS) - {SITE_ERROR}:
         reply = Message(refusal_record(code), reply_to=question)
         assert read_answer(reply)[1] == DECLINED + code.replace("_", " ")

@@ -31,10 +31,11 @@ def show_log(
     with needing_flower():
         from coterie._src.federation.privacy import epsilon_of
         from coterie._src.federation.site_log import ANSWERED, LOG, SiteLog
-        from coterie._src.federation.site_policy import read_policy
+        from coterie._src.federation.site_policy import SitePolicy, read_policy
     if not (folder / LOG).is_file():
         raise ValueError(f"{folder}: no question has come yet (it has no {LOG})")
-    policy, log = read_policy(folder / POLICY), SiteLog(folder / LOG)
+    policy = read_policy(folder / POLICY) if (folder / POLICY).is_file() else SitePolicy()
+    log = SiteLog(folder / LOG)
     totals = log.totals()
     table = Table(box=None, pad_edge=False)
     for column in ("time", "run", "question", "round", "part", "centres", "samples", "sent", "norm", "result"):

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from coterie._src.arrays import as_numpy, like
 from coterie._src.attacks import Attack
 from coterie._src.federation.guard import Guard, Reply, answer_reply, private_answer, report_reply
-from coterie._src.federation.messages import OWN_CHOICE, Answer, Question, read_question, refusal_record
+from coterie._src.federation.messages import OWN_CHOICE, SITE_ERROR, Answer, Question, read_question, refusal_record
 from coterie._src.federation.site import Site, evaluated_site, write_models
 from coterie._src.federation.site_log import LOG, SiteLog
 from coterie._src.federation.site_policy import SitePolicy, read_policy
@@ -89,7 +89,7 @@ def client_app(
             guard = _guard(context.node_config, logs, context.node_id)
         except (OSError, ValueError) as error:  # without its rules a site answers nothing
             log(WARNING, "the site's policy cannot be read, so nothing is answered: %s", error)
-            return Message(refusal_record("site_error"), reply_to=message)
+            return Message(refusal_record(SITE_ERROR), reply_to=message)
         content = guard.reply(
             read_message,
             site,

@@ -17,7 +17,7 @@ from numpy.random import Generator, default_rng
 
 from coterie._src.arrays import as_numpy
 from coterie._src.data import Clients
-from coterie._src.federation.messages import OWN_CHOICE, Answer, Question, refusal_record
+from coterie._src.federation.messages import OWN_CHOICE, SITE_ERROR, Answer, Question, refusal_record
 from coterie._src.federation.privacy import released
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_log import ANSWERED, SiteLog
@@ -67,7 +67,7 @@ class Guard:
         number, now, code, detail = 0, time.time(), "malformed", ""
         try:
             question = read()
-            code = "site_error"
+            code = SITE_ERROR
             site = load()
             facts = facts_of(site)
             with self.log.locked() as connection:

@@ -104,7 +104,9 @@ CODE = re.compile(r"^[a-z_]{1,40}$")
 
 
 DECLINED = "the site declines: "
-"""How the fault of a refusal begins."""
+"""How the fault of a refusal by a rule of the site begins."""
+SITE_ERROR = "site_error"
+"""The code of a refusal for no rule: the site could not compute an answer."""
 
 
 def refusal_record(code: str) -> RecordDict:
@@ -118,6 +120,8 @@ def read_refusal(reply: Message) -> str:
         code = reply.content.config_records["refusal"]["code"]
     except Exception:  # a hostile record may raise anything
         return ""
+    if code == SITE_ERROR:
+        return "the site says: site error (its own log has the reason)"
     return DECLINED + (code.replace("_", " ") if isinstance(code, str) and CODE.match(code) else "for no known reason")
 
 

@@ -131,6 +131,8 @@ def _notes(config: Config, policy: SitePolicy, clients: Clients, columns: list[s
                 f"{name}: only {rare} samples differ from its usual value, so second moments and gradients of this "
                 "column tell about these alone; leave the column out, or join its values"
             )
+    if policy.noise is None and config.problem.loss_of() not in (None, "linear"):
+        yield "noise: for this loss two answers at models that a malicious server chooses tell a row; only noise helps"
     if policy.noise is not None:
         epsilon = epsilon_of((2 * config.algorithm.rounds * (2.0 / policy.noise) ** 2) ** 0.5, policy.delta)
         bound = "no bound is set" if policy.epsilon is None else f"the site stops at {policy.epsilon:g}"

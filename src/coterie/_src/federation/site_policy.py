@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from coterie._src.experiments.sections import Section
 from coterie._src.experiments.toml import read_toml, suggest, toml_value
-from coterie._src.federation.messages import KINDS, OWN_CHOICE, Question
+from coterie._src.federation.messages import KINDS, OWN_CHOICE, SITE_ERROR, Question
 from coterie._src.federation.privacy import epsilon_of
 from coterie._src.federation.site_reports import Request
 
@@ -39,7 +39,7 @@ REFUSALS: Mapping[str, str] = {
     "questions_in_all": "as many questions as the site answers have been asked",
     "not_private": "the answer cannot be made private by noise",
     "budget": "the privacy budget is spent",
-    "site_error": "the site could not compute an answer; its own log has the reason",
+    SITE_ERROR: "the site could not compute an answer; its own log has the reason",
 }
 """What a refusal tells the server, by its code."""
 
