@@ -24,7 +24,7 @@ from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.client import respond_to
 from coterie._src.federation.guard import Guard
-from coterie._src.federation.messages import DECLINED, SITE_ERROR, Answer, read_answer, refusal_record
+from coterie._src.federation.messages import DECLINED, OWN_CHOICE, SITE_ERROR, Answer, read_answer, refusal_record
 from coterie._src.federation.privacy import epsilon_of
 from coterie._src.federation.site_log import ANSWERED, HOUR, LOG, SiteLog
 from coterie._src.federation.site_policy import (
@@ -35,6 +35,7 @@ from coterie._src.federation.site_policy import (
     judge,
     policy_as_toml,
     read_policy,
+    rows_behind,
 )
 from coterie._src.federation.site_reports import Request
 from coterie._src.tasks import linear_regression, logistic_regression
@@ -238,6 +239,7 @@ CASES: dict[str, tuple[Question | Request, dict[str, Any], History, str | None]]
     "label": (Question("gradient", 0, ZEROS, 2), {}, History(), "malformed"),
     "negative label": (Question("gradient", 0, ZEROS, -2), {}, History(), "malformed"),
     "hessian of no model": (Question("hessian", 0, ZEROS, -1), {}, History(), "malformed"),
+    "a report among the questions": (Question("report", 0, ZEROS), {}, History(), "malformed"),  # type: ignore[arg-type]
     "no parts": (Question("gradient", 0, ZEROS, part=(0, 0)), {}, History(), "part"),
     "part after the last": (Question("gradient", 0, ZEROS, part=(2, 2)), {}, History(), "part"),
     "negative part": (Question("gradient", 0, ZEROS, part=(-1, 2)), {}, History(), "part"),
@@ -277,6 +279,24 @@ CASES: dict[str, tuple[Question | Request, dict[str, Any], History, str | None]]
 def test_a_rule(name: str) -> None:
     question, rules, history, expected = CASES[name]
     assert judge(SitePolicy.model_validate(rules), question, FACTS, history) == expected
+
+
+@pytest.mark.parametrize("kind", ["gradient", "loss", "minimiser", "curvature", "hessian", "size"])
+@pytest.mark.parametrize("computing", [False, True])
+@pytest.mark.parametrize("label", [OWN_CHOICE, 0])
+def test_no_other_samples_are_behind_an_answer(kind: Any, computing: bool, label: int) -> None:
+    """The answer is the same whatever the samples outside the ranges are; only the loss for the audit is of all."""
+    clients = patients(80)
+    question = Question(kind, 0, np.array([[0.0] * DIM, [1.0] * DIM]), max(label, 0) if kind == "hessian" else label)
+    question = question._replace(part=(1, 2), computing=computing)
+    behind = np.zeros(80, dtype=np.bool_)
+    for low, high in rows_behind(question, 80):
+        behind[low:high] = True
+    features = np.where(behind[:, None], clients.features, 7.0)
+    others = Clients(features, np.where(behind, clients.targets, -7.0), clients.sizes)
+    one, other = (respond_to(question, linear_regression(given)) for given in (clients, others))
+    np.testing.assert_array_equal(one.update, other.update)
+    assert one.label == other.label
 
 
 @pytest.mark.parametrize("clusters", [1, 2])
@@ -412,6 +432,13 @@ def test_a_site_without_a_policy_keeps_its_log_beside_its_models(tmp_path: Path)
             with pytest.raises(Refused, match="rows changed"):
                 ask(Question("size", 0, np.zeros((1, 1))))
     assert [entry.code for entry in SiteLog(tmp_path / "oslo" / LOG).entries(10)] == [ANSWERED, "rows_changed"]
+
+
+def test_a_log_that_others_may_read_is_made_private(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("")
+    (tmp_path / LOG).touch(0o644)
+    site_asking(patients(50), policy=tmp_path / "site.toml")(Question("size", 0, np.zeros((1, 1))))
+    assert stat.S_IMODE((tmp_path / LOG).stat().st_mode) == 0o600
 
 
 def test_the_log_is_not_written_through_a_link(tmp_path: Path) -> None:

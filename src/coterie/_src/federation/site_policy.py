@@ -198,7 +198,7 @@ def _samples_fault(policy: SitePolicy, question: Question | Request, site: SiteF
     """Whether too few samples are behind the answer, or behind what it and earlier answers tell together."""
     if isinstance(question, Question) and question.part is not None:
         index, parts = question.part
-        if parts < 1 or not 0 <= index < parts:
+        if not 0 <= index < parts:
             return "part"
     ranges = rows_behind(question, site.samples)
     if min(high - low for low, high in ranges) < policy.min_samples:
