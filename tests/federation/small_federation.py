@@ -21,7 +21,7 @@ from coterie._src.simulation import SimulatedNetwork, play, stream
 CLIENTS, BYZANTINE = 12, 2
 
 
-def app(drawn: Federation) -> ClientApp:
+def app(drawn: Federation, guarded: bool = True) -> ClientApp:
     """Every node is the client of its partition; the Byzantine ones do what the paper's do."""
     assert drawn.truth is not None
     byzantine = drawn.truth.is_byzantine
@@ -32,7 +32,7 @@ def app(drawn: Federation) -> ClientApp:
     def load(context: Context) -> Any:
         return tasks.linear_regression(drawn.clients.take([int(context.node_config["partition-id"])]))
 
-    return client_app(load, attack)
+    return client_app(load, attack, guarded=guarded)
 
 
 def strategy(rounds: int = 6, **options: Any) -> ClusteredStrategy:

@@ -28,7 +28,10 @@ def test_named_columns_mean_the_same_at_every_site(tmp_path: Path) -> None:
     found = []
     for site in ("oslo", "bern"):
         message = Message(asked.record(), dst_node_id=1, message_type="train")
-        context = Context(1, 1, {"data": str(tmp_path / f"{site}.csv")}, RecordDict(), {})
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "site.toml").write_text("min_samples = 1\n")
+        node = {"data": str(tmp_path / f"{site}.csv"), "policy": str(tmp_path / site / "site.toml")}
+        context = Context(1, 1, node, RecordDict(), {})
         found.append(read_answer(client(message, context))[0].update)
     # errors 2 − 1 − 3 and 6 − 4 − 5: the gradient is (2/2)·(−2·(2, 1) − 3·(6, 4))
     np.testing.assert_allclose(found, [[-22.0, -14.0]] * 2)

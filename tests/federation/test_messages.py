@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from coterie._src import tasks
@@ -29,11 +29,15 @@ def test_a_site_refuses_questions_that_make_no_sense(drawn: Federation) -> None:
     assert read_question(good.record())._replace(centres=0) == good._replace(centres=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be read"):
         read_question(RecordDict({}))
+    endless = good.record()
+    endless["question"] = ConfigRecord({**endless.config_records["question"], "round": float("inf")})
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_question(endless)
     with pytest.raises(ValueError, match="unknown kind"):
         read_question(good._replace(kind="secret").record())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="finite"):
         read_question(good._replace(centres=np.full((2, 6), np.nan)).record())
-    several = client_app(lambda context: tasks.linear_regression(drawn.clients))
+    several = client_app(lambda context: tasks.linear_regression(drawn.clients), guarded=False)
     message = Message(good.record(), dst_node_id=1, message_type="train")
     with pytest.raises(ValueError, match="a site is one client"):
         several(message, Context(1, 1, {}, RecordDict(), {}))

@@ -21,7 +21,9 @@ from small_federation import CLIENTS, app
 
 def test_all_questions_have_the_answers_of_the_simulation(drawn: Federation, start: np.ndarray) -> None:
     assert drawn.truth is not None
-    network = FlowerNetwork(InProcessGrid(app(drawn), range(CLIENTS)), ClientNumbers(CLIENTS), deadline=1.0)
+    network = FlowerNetwork(
+        InProcessGrid(app(drawn, guarded=False), range(CLIENTS)), ClientNumbers(CLIENTS), deadline=1.0
+    )
     task = tasks.linear_regression(drawn.clients)
     same = SimulatedNetwork(task, drawn.truth.is_byzantine, attacks.Attack(attacks.paper), np.random.default_rng(0))
     honest = ~drawn.truth.is_byzantine

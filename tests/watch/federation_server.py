@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     drawn = mixed_regression(np.random.default_rng(0), clients=CLIENTS, clusters=2, samples=40, dim=6, byzantine=1 / 6)
     assert drawn.truth is not None
     start = warm(drawn.truth, 0.2, np.random.default_rng(1)).astype(np.float32)
-    grid = InProcessGrid(app(drawn), range(CLIENTS), {3: FAULTS["nan"][0]})
+    grid = InProcessGrid(app(drawn, guarded=False), range(CLIENTS), {3: FAULTS["nan"][0]})
     descent = ClusteredDescent(Server(median), rounds=100_000, step_size=0.01)
     centres_of(grid, start, ClusteredStrategy(descent, max_clients=CLIENTS, deadline=60.0, folder=folder))
 

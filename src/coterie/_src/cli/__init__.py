@@ -1,9 +1,22 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from coterie._src.cli import audit, federate, plan, report, reproduce, results, run, sweep, watch
+from coterie._src.cli import audit, federate, plan, report, reproduce, results, run, site, sweep, watch
 from coterie._src.cli.app import app, entry
 
-__all__ = ["app", "audit", "entry", "federate", "plan", "report", "reproduce", "results", "run", "sweep", "watch"]
+__all__ = [
+    "app",
+    "audit",
+    "entry",
+    "federate",
+    "plan",
+    "report",
+    "reproduce",
+    "results",
+    "run",
+    "site",
+    "sweep",
+    "watch",
+]
 
 ORDER = (
     "run", "config", "list_names", "report", "watch", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit",

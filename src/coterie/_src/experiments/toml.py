@@ -129,7 +129,7 @@ def explain(error: ValidationError, section: type[Section]) -> str:
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
-        return f"{name}: unknown option{_suggest(name, list(section.model_fields))}"
+        return f"{name}: unknown option{suggest(name, list(section.model_fields))}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message
@@ -145,12 +145,12 @@ def _rule(fault: Any) -> str:
 
 def _unknown_key(location: list[str], sections: dict[str, type[Section]]) -> str:
     if len(location) == 1:
-        return f"{location[0]}: unknown section{_suggest(location[0], list(sections))}"
+        return f"{location[0]}: unknown section{suggest(location[0], list(sections))}"
     section, name = location[:2]
     kinds = [record.name for record in PROBLEMS if section == "problem" and name in record.section.model_fields]
     if kinds:
         return f"{section}.{name}: unknown key for this problem; it belongs to problem.kind = {' or '.join(kinds)}"
-    close = _suggest(name, list(sections[section].model_fields))
+    close = suggest(name, list(sections[section].model_fields))
     if not close:
         elsewhere = [f"{other}.{name}" for other, model in sections.items() if name in model.model_fields]
         close = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
@@ -159,7 +159,8 @@ def _unknown_key(location: list[str], sections: dict[str, type[Section]]) -> str
     return f"{section}.{name}: unknown key{close}"
 
 
-def _suggest(name: str, valid: list[str]) -> str:
+def suggest(name: str, valid: list[str]) -> str:
+    """The end of an error about an unknown name: the valid one that is nearest, if one is near."""
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -107,7 +107,11 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     def main(grid: Grid, context: Context) -> None:
         run_server(config, read_settings(context.run_config), grid)
 
-    return app, client_app(lambda context: _site(config, context), lambda context: _attack(config, context))
+    return app, client_app(
+        lambda context: _site(config, context),
+        lambda context: _attack(config, context),
+        guarded=isinstance(config.problem, Folder),
+    )
 
 
 def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
+from coterie._src.federation.messages import DECLINED
 from coterie._src.intake import Verdict
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ MIN_COMPARED = 3
 """Clients that a cluster must have for one of them to stand out."""
 OFTEN = 0.2
 """A fraction of the rounds that is no accident."""
+
+NO_FAULT = ("accepted", "silent", "declined")
+"""Verdicts that say nothing against a client; one that declines has rules of its own (`site_policy`)."""
 
 Row = dict[str, Any]
 
@@ -76,7 +80,7 @@ def _audit_client(own: Sequence[Row]) -> ClientAudit:
         rounds=rounds,
         distance=float(np.median(distances)) if distances else float("nan"),
         trimmed_fraction=float(np.mean(trimmed)) if trimmed else 0.0,
-        refused_fraction=sum(row["verdict"] not in ("silent", "accepted") for row in own) / rounds,
+        refused_fraction=sum(row["verdict"] not in NO_FAULT for row in own) / rounds,
         silent_fraction=sum(row["verdict"] == "silent" for row in own) / rounds,
         cluster_changes=sum(a != b for a, b in pairwise(labels)),
         cluster=labels[-1] if labels else -1,
@@ -87,9 +91,12 @@ def _audit_client(own: Sequence[Row]) -> ClientAudit:
 
 def _reasons(found: ClientAudit, own: Sequence[Row]) -> Iterable[str]:
     if found.refused_fraction:
-        verdicts = sorted({row["verdict"].replace("_", " ") for row in own} - {"silent", "accepted"})
-        faults = sorted({row["fault"] for row in own if row["fault"]})
+        refused = [row for row in own if row["verdict"] not in NO_FAULT]
+        verdicts = sorted({row["verdict"].replace("_", " ") for row in refused})
+        faults = sorted({row["fault"] for row in refused if row["fault"]})
         yield f"refused in {found.refused_fraction:.0%} of the rounds ({', '.join(verdicts + faults)})"
+    if declined := [row["fault"] for row in own if row["verdict"] == "declined"]:
+        yield f"declined to answer in {len(declined) / len(own):.0%} of the rounds ({', '.join(sorted(set(declined)))})"
     if found.distance > FAR:
         yield (
             f"its update is {found.distance:.1f} times as far from its cluster's median as that of the median client"
@@ -137,7 +144,7 @@ def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]
         }
         row |= {name: _storable(getattr(answer, name, None)) for name in ("loss", "margin", "samples")}
         if answer is not None and answer.round is None and answer.update is None:
-            row["verdict"] = "failed"
+            row["verdict"] = "declined" if received is not None and received.fault.startswith(DECLINED) else "failed"
         rows.append(row)
     return rows
 

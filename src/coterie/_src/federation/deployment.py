@@ -20,6 +20,7 @@ from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
 from coterie._src.federation.certificates import CertificateAuthority, node_key, write_secret
+from coterie._src.federation.site_policy import policy_as_toml
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
@@ -94,6 +95,9 @@ def write_deployment(
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))
     for client, name in enumerate(sites):
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
+        if samples:
+            _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
+            _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own
     if not insecure:
         _write_keys(place, CertificateAuthority(host), sites)
     return place / "README.md"

@@ -61,7 +61,7 @@ def read_question(content: RecordDict) -> Question:
             bool(settings["computing"]),
             float(settings["ridge"]),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise ValueError(f"question: cannot be read ({type(error).__name__}: {error})") from None
     if found.kind not in KINDS:
         raise ValueError(f"question: unknown kind {found.kind!r}")
@@ -99,13 +99,39 @@ class Answer(NamedTuple):
 NUMBERS = ("round", "label", "samples", "loss", "margin")
 FLOWER_ERROR = re.compile(r"^<class '(?:\w+\.)*(\w+)'>:<'(.*)'>$", re.DOTALL)
 """How Flower writes an exception that an app raised."""
+CODE = re.compile(r"^[a-z_]{1,40}$")
+"""The form of the code of a refusal."""
+
+
+DECLINED = "the site declines: "
+"""How the fault of a refusal by a rule of the site begins."""
+SITE_ERROR = "site_error"
+"""The code of a refusal for no rule: the site could not compute an answer."""
+
+
+def refusal_record(code: str) -> RecordDict:
+    """Return the records of a site that refuses a question; the code is one of `site_policy.REFUSALS`."""
+    return RecordDict({"refusal": ConfigRecord({"code": code})})
+
+
+def read_refusal(reply: Message) -> str:
+    """Return what the server is told about a refused question; empty for a reply that is none."""
+    try:
+        code = reply.content.config_records["refusal"]["code"]
+    except Exception:  # a hostile record may raise anything
+        return ""
+    if code == SITE_ERROR:
+        return "the site says: site error (its own log has the reason)"
+    return DECLINED + (code.replace("_", " ") if isinstance(code, str) and CODE.match(code) else "for no known reason")
 
 
 def read_answer(reply: Message) -> tuple[Answer, str]:
     """Return the answer of a reply as far as it can be read, and what was wrong with it (empty for nothing)."""
     if reply.has_error():
         return Answer(None, None, None), f"the site says: {first_line(reply.error.reason)}"
-    answer, fault = Answer(None, None, None), ""
+    answer, fault = Answer(None, None, None), read_refusal(reply)
+    if fault:
+        return answer, fault
     try:
         numbers = reply.content.metric_records["answer"]
         answer = Answer(update=None, **{name: numbers.get(name) for name in NUMBERS})

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
-from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
+from coterie._src.federation.messages import DECLINED, OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
 from coterie._src.federation.site_reports import EVALUATE, Request, read_report
@@ -81,6 +84,7 @@ class FlowerNetwork:
         self.received: dict[int, Received] = {}
         self.unanswered: dict[int, int] = {}
         self._mailbox = Mailbox(grid)
+        self._logged: set[tuple[str, str]] = set()
         self._presence_calls: dict[str, int] = {}  # node by message
         self._present_nodes: set[int] = set()
         self._update_memory: Array | None = None  # reused: for long updates new memory costs more than filling it
@@ -178,6 +182,7 @@ class FlowerNetwork:
         self.received = self._exchange(
             Exchange(records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None))
         )
+        self._log_declined(question)
         clients = sorted(self.received)
         answers = [self.received[client].answer for client in clients]
         return Replies(
@@ -186,6 +191,14 @@ class FlowerNetwork:
             [answer.label for answer in answers],
             [answer.update for answer in answers],
         )
+
+    def _log_declined(self, question: Question) -> None:
+        """Log, once for each kind of question and reason, that sites decline to answer by rules of their own."""
+        faults = Counter(received.fault for received in self.received.values())
+        for fault, count in faults.items():
+            if fault.startswith(DECLINED) and (question.kind, fault) not in self._logged:
+                self._logged.add((question.kind, fault))
+                log(WARNING, "asked for a %s, %s of %s sites: %s", question.kind, count, faults.total(), fault)
 
     def _exchange(self, exchange: Exchange) -> dict[int, Received]:
         """Ask the clients of an exchange, and again those whose reply was lost; return what came, by client."""

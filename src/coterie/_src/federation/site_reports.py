@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from coterie._src.federation.messages import finite_table, first_line
+from coterie._src.federation.messages import finite_table, first_line, read_refusal
 
 EVALUATE = "evaluate"
 """Flower's type of the messages of an evaluation."""
@@ -90,6 +90,8 @@ def read_report(reply: Message) -> tuple[dict[str, Any] | None, str]:
     """Return the numbers of a reply, whatever they are, and what was wrong with it (empty for nothing)."""
     if reply.has_error():
         return None, f"the site says: {first_line(reply.error.reason)}"
+    if refusal := read_refusal(reply):
+        return None, refusal
     try:
         return dict(reply.content.metric_records["report"]), ""
     except Exception as error:  # a hostile record may raise anything
