@@ -23,6 +23,8 @@ CLEAR = math.log(19.0)
 """The log-odds from which on a client's cluster is clear: its second best cluster is then less likely than 5 %."""
 WELL_APART = 3.0
 """From this separation on, a client is nearer to its own cluster in 999 of 1000 cases."""
+BY_CHANCE = 1 / 40
+"""The share of the clients that may stand out although they are honest: where the noise is not white, some do."""
 NAMED = 8
 """The number of clients that a line names."""
 
@@ -57,6 +59,8 @@ class Diagnostics:
     standing_out : int, default -1
         Clients whose replies the aggregator leaves out if it may leave out more than the bound (`wider_bound`); -1
         where this is not known.
+    excess : int, default 0
+        How many of these are more than may be Byzantine, and than stand out by chance; 0 for none.
     raised_from : int, default -1
         The stated bound, where more clients stood out and the larger one was used instead; otherwise -1.
     estimated : int, default 0
@@ -80,13 +84,14 @@ class Diagnostics:
     outliers: int
     max_byzantine: int
     standing_out: int = -1
+    excess: int = 0
     raised_from: int = -1
     estimated: int = 0
 
     @property
     def bound_exceeded(self) -> bool:
         """Whether more clients stand out than may be Byzantine, and than do so by chance."""
-        return self.standing_out > self.max_byzantine + STRAY_CLIENTS
+        return self.excess > 0
 
     @property
     def bound_reached(self) -> bool:
@@ -205,6 +210,7 @@ def diagnose(
         outliers,
         algorithm.max_byzantine,
         standing_out,
+        excess(standing_out, algorithm.max_byzantine, network.count),
     )
 
 
@@ -240,6 +246,16 @@ def wider_bound(max_byzantine: int, clients: int) -> int:
     """The bound under which those are counted who stand out: twice the stated one, or a tenth of the clients more."""
     more = max(max_byzantine, math.ceil(clients / 10), STRAY_CLIENTS + 1)
     return min(max_byzantine + more, max(0, (clients - 1) // 2))
+
+
+def excess(standing_out: int, max_byzantine: int, clients: int) -> int:
+    """How many of the clients who stand out are more than may be Byzantine, and than do so by chance.
+
+    >>> excess(15, 10, 200), excess(12, 4, 200), excess(-1, 0, 12)
+    (0, 3, 0)
+    """
+    by_chance = max(STRAY_CLIENTS, math.ceil(BY_CHANCE * clients))
+    return max(0, standing_out - max_byzantine - by_chance)
 
 
 def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State) -> tuple[int, int]:

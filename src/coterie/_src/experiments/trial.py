@@ -15,7 +15,7 @@ from coterie._src.aggregators import median
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
 from coterie._src.arrays import Array, as_numpy, like
 from coterie._src.data import Truth
-from coterie._src.diagnostics import diagnose, replies_left_out
+from coterie._src.diagnostics import diagnose, excess, replies_left_out
 from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_scores
 from coterie._src.evaluation import compare as compare_scores
 from coterie._src.experiments.callbacks import OnRound
@@ -27,7 +27,6 @@ from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, Observe, TrialSetup, draw_trial
 from coterie._src.experiments.starts import asks
-from coterie._src.init.asking import STRAY_CLIENTS
 from coterie._src.membership import Membership, membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
@@ -162,8 +161,8 @@ def run_method(
     """
     ended = _play_method(method, setup, record, on_round)
     left_out, stated = _left_out(method, ended), -1
-    if left_out is not None and _exceeds(ended, left_out):
-        bound, count = ended.setting.max_byzantine, setup.task.clients.count
+    bound, count = ended.setting.max_byzantine, setup.task.clients.count
+    if left_out is not None and excess(left_out[1], bound, count):
         if setup.options.strict:
             raise ValueError(
                 f"algorithm.max_byzantine: allows for {bound} Byzantine clients of {count}, and the replies of "
@@ -213,11 +212,6 @@ def _left_out(method: Method, ended: Ended) -> tuple[int, int] | None:
     if not method.takes_bound or last is None or not isinstance(algorithm, ClusteredDescent):
         return None
     return replies_left_out(algorithm, ended.network, last.state)
-
-
-def _exceeds(ended: Ended, left_out: tuple[int, int]) -> bool:
-    """Whether more replies stand out than the bound allows, and than do so by chance."""
-    return left_out[1] > ended.setting.max_byzantine + STRAY_CLIENTS
 
 
 def _play_method(method: Method, setup: TrialSetup, record: bool, on_round: OnRound) -> Ended:

@@ -201,7 +201,6 @@ def fit(
     stages: ThreeStageSection = _section(ThreeStageSection, dict(three_stage or {}), "three_stage.")
     if section.personalise == "shrink" and chosen.base is None and not chosen.needs_truth:
         chosen = with_personal_models(chosen)
-    check_bound(section, [chosen])
     count = _cluster_count(clusters, chosen, section, federation.clients)
     _check_truth(federation, found, chosen, section, stages, attack, count)
     _check_task(found, federation.clients, task_name, section, stages)
@@ -383,6 +382,7 @@ def _check_truth(
     clusters: int,
 ) -> None:
     """Whether what needs the truth has it, and whether it fits the task."""
+    check_bound(options, [method], prefix="")
     truth = federation.truth
     if attack is not None and not isinstance(attack, Attack):
         raise ValueError(f"attack must be None or made by ct.attack, got {attack!r}")

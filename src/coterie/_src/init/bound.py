@@ -85,7 +85,7 @@ def loses_clusters(candidate: CandidateLosses, other: CandidateLosses, byzantine
     which a lost cluster does not raise.
     """
     both = candidate.answered & other.answered
-    differing = (1 - agreement_of(candidate.labels, other.labels)) * both.sum()
+    differing = round((1 - agreement_of(candidate.labels, other.labels)) * int(both.sum()))
     if differing <= byzantine:
         return False
     gains = np.sort((candidate.losses - other.losses)[both])
