@@ -12,6 +12,8 @@ import pytest
 import coterie as ct
 from command import coterie, coterie_process
 from coterie._src.diagnostics import Diagnostics, excess, wider_bound
+from coterie._src.experiments.run_folder import RunFolder
+from coterie._src.experiments.toml import parse_config
 from coterie._src.init.asking import CandidateLosses
 from coterie._src.init.bound import largest_bound, loses_clusters, rungs
 
@@ -131,6 +133,16 @@ def test_a_strict_run_publishes_nothing(tmp_path: Path) -> None:
     assert not [*tmp_path.rglob("*.safetensors")]
     assert not (tmp_path / "strict" / "membership.json").exists()
     assert json.loads((tmp_path / "strict" / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_strict_run_that_fails_later_leaves_no_models_of_earlier_trials(strict: bool, tmp_path: Path) -> None:
+    config = parse_config({"algorithm": {"strict": strict}})
+    folder = RunFolder(tmp_path / "run", config)
+    (tmp_path / "run" / "centres").mkdir(parents=True)
+    (tmp_path / "run" / "centres" / "0.safetensors").write_bytes(b"models")
+    folder.on_end("failed")
+    assert (tmp_path / "run" / "centres").exists() != strict
 
 
 def test_a_run_reports_the_bound_that_it_used(tmp_path: Path) -> None:
