@@ -57,4 +57,4 @@ def test_the_public_module_has_documented_names() -> None:
 def test_a_federation_needs_a_number_as_the_bound(line: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'[algorithm]\n{line}\n[run]\nmethods = ["coterie"]\n')
     with pytest.raises(ValueError, match=f"^algorithm.{line.split(maxsplit=1)[0]}: .* a federation"):
-        apps(tmp_path / "config.toml")
+        coterie.federation.apps(tmp_path / "config.toml")
