@@ -327,7 +327,7 @@ def fitted(**options: Any) -> Any:
         (lambda: fitted(n_clusters=0), 'n_clusters must be "auto" or a whole number from 1 to the number of clients'),
         (lambda: fitted(n_clusters=13), "n_clusters must be"),
         (lambda: fitted(n_clusters="many"), "n_clusters must be"),
-        (lambda: fitted(max_byzantine=0.5), "max_byzantine: must be less than 0.5, got 0.5"),
+        (lambda: fitted(max_byzantine=0.5), "max_byzantine: must be 'auto' or less than 0.5, got 0.5"),
         (lambda: fitted(max_rounds=-1), "max_rounds: must be greater than or equal to 0, got -1"),
         (lambda: fitted(method="coteri"), "did you mean coterie?"),
         (lambda: fitted(method=ct.Median()), "method must be the name of a method, got Median()"),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.aggregators import shares_per_cluster
+from coterie._src.aggregators import Aggregator, SpectralFilter, shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
 from coterie._src.arrays import Floats, Ints, as_numpy
+from coterie._src.init.asking import STRAY_CLIENTS
 from coterie._src.intake import admit
 from coterie._src.network import Network
 
@@ -22,6 +23,8 @@ CLEAR = math.log(19.0)
 """The log-odds from which on a client's cluster is clear: its second best cluster is then less likely than 5 %."""
 WELL_APART = 3.0
 """From this separation on, a client is nearer to its own cluster in 999 of 1000 cases."""
+BY_CHANCE = 1 / 40
+"""The share of the clients that may stand out although they are honest: where the noise is not white, some do."""
 NAMED = 8
 """The number of clients that a line names."""
 
@@ -53,6 +56,15 @@ class Diagnostics:
         Clients whose replies the aggregator left out at the end; -1 for a rule that leaves none out.
     max_byzantine : int
         The bound on the number of Byzantine clients.
+    standing_out : int, default -1
+        Clients whose replies the aggregator leaves out if it may leave out more than the bound (`wider_bound`); -1
+        where this is not known.
+    excess : int, default 0
+        How many of these are more than may be Byzantine, and than stand out by chance; 0 for none.
+    raised_from : int, default -1
+        The stated bound, where more clients stood out and the larger one was used instead; otherwise -1.
+    estimated : int, default 0
+        1 if the bound was estimated, since "auto" was stated.
 
     Examples
     --------
@@ -71,6 +83,15 @@ class Diagnostics:
     start_agreement: float
     outliers: int
     max_byzantine: int
+    standing_out: int = -1
+    excess: int = 0
+    raised_from: int = -1
+    estimated: int = 0
+
+    @property
+    def bound_exceeded(self) -> bool:
+        """Whether more clients stand out than may be Byzantine, and than do so by chance."""
+        return self.excess > 0
 
     @property
     def bound_reached(self) -> bool:
@@ -91,6 +112,8 @@ class Diagnostics:
     def from_dict(cls, values: Any) -> Diagnostics:
         """The diagnostics that `as_dict` wrote, or a `ValueError` that says what is wrong with them."""
         names = [*cls.__dataclass_fields__]
+        if isinstance(values, Mapping):  # files of earlier versions have no keys for what has a default
+            values = {name: getattr(cls, name) for name in names if hasattr(cls, name)} | dict(values)
         if not isinstance(values, Mapping) or set(values) != {*names, "bound_reached"}:
             raise ValueError(f"diagnostics must have exactly the keys {', '.join([*names, 'bound_reached'])}")
         found: dict[str, Any] = {}
@@ -129,11 +152,19 @@ class Diagnostics:
         if not math.isnan(self.condition_number):
             lost = f"; {self.left_out} directions without variation are left out" if self.left_out else ""
             found.append(f"features: condition number {self.condition_number:.1e}, removed by the coordinates{lost}")
-        if self.outliers >= 0 and self.max_byzantine:
-            reached = "; the bound is reached, so there may be more" if self.bound_reached else ""
+        if self.outliers >= 0 and (self.max_byzantine or self.bound_exceeded or self.estimated):
             found.append(f"outliers: {self.outliers} replies left out, {self.max_byzantine} Byzantine clients allowed "
-                         f"for{reached}")  # fmt: skip
+                         f"for{self._about_the_bound()}")  # fmt: skip
         return found[:5]
+
+    def _about_the_bound(self) -> str:
+        if self.bound_exceeded:
+            return f"; {self.standing_out} stand out, so this is too few"
+        if self.raised_from >= 0:
+            return f" instead of the stated {self.raised_from}, since more stood out"
+        if self.estimated:
+            return ", as estimated"
+        return "; the bound is reached, so there may be more" if self.bound_reached else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -148,8 +179,12 @@ def _unknown(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def diagnose(algorithm: Algorithm, network: Network, state: State) -> Diagnostics | None:
+def diagnose(
+    algorithm: Algorithm, network: Network, state: State, left_out: tuple[int, int] | None = None
+) -> Diagnostics | None:
     """The diagnostics of a state, from two more questions: losses and updates; None for other algorithms.
+
+    left_out: the result of `replies_left_out`, if it is known.
 
     The answers are not trusted: all numbers are medians, or counts to which a client contributes at most one.
     """
@@ -163,6 +198,7 @@ def diagnose(algorithm: Algorithm, network: Network, state: State) -> Diagnostic
     labels = losses.argmin(axis=1) if state.fixed is None else np.maximum(state.fixed[replies.clients], 0)
     separation, closest, clear = separations(losses, labels)
     coordinates = None if state.conditioning is None else state.conditioning.coordinates
+    outliers, standing_out = replies_left_out(algorithm, network, state) if left_out is None else left_out
     return Diagnostics(
         separation,
         closest,
@@ -171,8 +207,10 @@ def diagnose(algorithm: Algorithm, network: Network, state: State) -> Diagnostic
         math.nan if state.conditioning is None else state.conditioning.number,
         0 if coordinates is None else int(centres.shape[1]) - coordinates.dim,
         state.start_agreement,
-        _outliers(algorithm, network, state),
+        outliers,
         algorithm.max_byzantine,
+        standing_out,
+        excess(standing_out, algorithm.max_byzantine, network.count),
     )
 
 
@@ -204,15 +242,34 @@ def separations(
     return smallest, closest, clear
 
 
-def _outliers(algorithm: ClusteredDescent, network: Network, state: State) -> int:
-    """The number of clients whose replies the rule leaves out at the final centres; -1 if the rule gives no shares."""
+def wider_bound(max_byzantine: int, clients: int) -> int:
+    """The bound under which those are counted who stand out: twice the stated one, or a tenth of the clients more."""
+    more = max(max_byzantine, math.ceil(clients / 10), STRAY_CLIENTS + 1)
+    return min(max_byzantine + more, max(0, (clients - 1) // 2))
+
+
+def excess(standing_out: int, max_byzantine: int, clients: int) -> int:
+    """How many of the clients who stand out are more than may be Byzantine, and than do so by chance.
+
+    >>> excess(15, 10, 200), excess(12, 4, 200), excess(-1, 0, 12)
+    (0, 3, 0)
+    """
+    by_chance = max(STRAY_CLIENTS, math.ceil(BY_CHANCE * clients))
+    return max(0, standing_out - max_byzantine - by_chance)
+
+
+def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State) -> tuple[int, int]:
+    """The numbers of clients whose replies the rule leaves out at the final centres, and under a wider bound.
+
+    -1 if the rule gives no shares, or if it takes no bound.
+    """
     clusters, conditioning = int(state.centres.shape[0]), state.conditioning
     replies = network.gradients(
         state.centres, state.round, state.fixed, coordinates=None if conditioning is None else conditioning.coordinates
     )
     accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
     if not len(accepted.clients):
-        return -1
+        return -1, -1
     labels = accepted.labels
     weights: Floats = np.ones(len(accepted.clients))
     if state.fixed is not None:
@@ -227,5 +284,12 @@ def _outliers(algorithm: ClusteredDescent, network: Network, state: State) -> in
         rows = newton.rows(updates)
         if (judged := newton.standardised(updates)) is not None:
             rows = judged
-    shares = shares_per_cluster(algorithm.server.aggregate, rows, labels, clusters, weights)
-    return -1 if shares is None else int((shares == 0).sum())
+
+    def left_out(rule: Aggregator) -> int:
+        shares = shares_per_cluster(rule, rows, labels, clusters, weights)
+        return -1 if shares is None else int((shares == 0).sum())
+
+    rule = algorithm.server.aggregate
+    if not isinstance(rule, SpectralFilter):
+        return left_out(rule), -1
+    return left_out(rule), left_out(replace(rule, max_byzantine=wider_bound(algorithm.max_byzantine, network.count)))

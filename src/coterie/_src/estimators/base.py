@@ -49,7 +49,7 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         self,
         n_clusters: Any = 2,
         *,
-        max_byzantine: float = 0.05,
+        max_byzantine: Any = 0.05,
         method: str = "coterie",
         personalise: str = "shrink",
         unknown: str = "raise",
@@ -105,7 +105,8 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         if result.personal is None and (labels < 0).any():
             raise ValueError(f"method: {self.method} puts site {clients.names[int(labels.argmin())]} into no cluster")
         self.sites_ = sites
-        bound = max_byzantine_count(self.max_byzantine, len(sites))
+        found = result.diagnostics
+        bound = max_byzantine_count(self.max_byzantine, len(sites)) if found is None else found.max_byzantine
         self._keep(result, bound)
         return self
 

@@ -28,8 +28,8 @@ class ClusteredClassifier(ClassifierMixin, ClusteredModel):  # type: ignore[misc
     ----------
     n_clusters : int or "auto", default 2
         The number of clusters, at most that of the sites; "auto" finds it.
-    max_byzantine : float, default 0.05
-        Bound on the fraction of Byzantine sites; below the share of the smallest cluster.
+    max_byzantine : float or "auto", default 0.05
+        Bound on the fraction of Byzantine sites; below the share of the smallest cluster. "auto" estimates one.
     method : str, default "coterie"
         The name of a method (`coterie.registered("methods")` lists them).
     personalise : "shrink" or "none", default "shrink"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from coterie._src.attacks import PAYLOADS, TARGETS, Attack, Payload, Target
-from coterie._src.experiments.methods import METHODS, OWN, Method
+from coterie._src.experiments.methods import METHODS, OWN, Method, check_bound
 from coterie._src.experiments.problems import AnyProblem, MixedRegression, Synthetic
 from coterie._src.experiments.sections import Section
 from coterie._src.experiments.starts import STARTS, asks, file_of, is_file
@@ -46,12 +46,16 @@ class AlgorithmSection(Section):
         + "; ".join(f"{start.name} ({start.summary})" for start in STARTS)
         + "; or a file of centres (.npy, .csv, .safetensors#NAME)",
     )
-    max_byzantine: float = Field(
+    max_byzantine: Literal["auto"] | Annotated[float, Field(ge=0, lt=0.5)] = Field(
         0.05,
-        ge=0,
-        lt=0.5,
-        description="bound on alpha (coterie, brifca-filter, -no-regret, robust starts); below any cluster's share",
+        description="bound on alpha (coterie, brifca-filter, -no-regret, robust starts), below any cluster's share; "
+        '"auto": estimated',
         json_schema_extra={"old_name": "most_byzantine"},
+    )
+    strict: bool = Field(
+        False,
+        description="stop, and publish nothing, where the replies of more clients stand out than max_byzantine allows; "
+        "false: go on with a larger bound",
     )
     coordinates: Literal["auto", "raw", "hessian"] = Field(
         "auto",
@@ -188,6 +192,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_attack(self) -> Config:
         self.attack.attack()
+        return self
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> Config:
+        check_bound(self.algorithm, [METHODS[name] for name in self.run.methods])
         return self
 
     @model_validator(mode="after")

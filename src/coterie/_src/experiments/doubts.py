@@ -118,11 +118,11 @@ def _bound_too_small(config: Config) -> str | None:
     problem = config.problem
     if not isinstance(problem, Synthetic | Images) or not _uses_bound(config):
         return None
-    share, clients = problem.byzantine, problem.clients
-    if byzantine_count(clients, share) <= max_byzantine_count(config.algorithm.max_byzantine, clients):
+    share, clients, bound = problem.byzantine, problem.clients, config.algorithm.max_byzantine
+    if bound == "auto" or byzantine_count(clients, share) <= max_byzantine_count(bound, clients):
         return None
     return (
-        f"problem.byzantine = {share:g} is above algorithm.max_byzantine = {config.algorithm.max_byzantine:g}, the "
+        f"problem.byzantine = {share:g} is above algorithm.max_byzantine = {bound:g}, the "
         "largest Byzantine fraction that the filter and the robust starts allow for"
     )
 
@@ -133,16 +133,17 @@ def _bound_too_large(config: Config) -> str | None:
     The server cannot tell such a cluster from a group of Byzantine clients.
     """
     problem = config.problem
-    if not isinstance(problem, Synthetic) or not _uses_bound(config):
+    bound = config.algorithm.max_byzantine
+    if bound == "auto" or not isinstance(problem, Synthetic) or not _uses_bound(config):
         return None
     allowed, smallest = (
-        max_byzantine_count(config.algorithm.max_byzantine, problem.clients),
+        max_byzantine_count(bound, problem.clients),
         round(smallest_share_of(problem) * problem.clients),
     )
     if allowed < smallest:
         return None
     return (
-        f"algorithm.max_byzantine = {config.algorithm.max_byzantine:g} allows for {allowed} Byzantine clients, and "
+        f"algorithm.max_byzantine = {bound:g} allows for {allowed} Byzantine clients, and "
         f"the smallest cluster has {smallest} clients: it may be mistaken for a group of Byzantine clients"
     )
 
@@ -178,11 +179,29 @@ def result_doubts(config: Config, trials: Sequence[TrialResult]) -> dict[str, st
         return {}
     summary = summarise(trials)
     found = {
+        "bound": _bound_exceeded(trials),
         "fewer clusters": _fewer_clusters(config, trials),
         "no prediction": _worse_than_the_mean(config, summary),
         "worst method": _recommended_is_worst(summary),
     }
     return {kind: line for kind, line in found.items() if line is not None}
+
+
+def _bound_exceeded(trials: Sequence[TrialResult]) -> str | None:
+    """A note where the replies of more clients stand out than the bound allows, and on what was done."""
+    for trial in trials:
+        for name, result in trial.methods.items():
+            found = result.diagnostics
+            if found is None or not (found.raised_from >= 0 or found.bound_exceeded):
+                continue
+            if found.raised_from >= 0:
+                done = f"allowed for {found.raised_from} and more stood out: {name} went on with {found.max_byzantine}"
+            else:
+                done = f"allows for {found.max_byzantine} and {found.standing_out} stand out with {name}"
+            return (
+                f"algorithm.max_byzantine: in trial {trial.trial} it {done}; expect more Byzantine clients than stated"
+            )
+    return None
 
 
 def _fewer_clusters(config: Config, trials: Sequence[TrialResult]) -> str | None:

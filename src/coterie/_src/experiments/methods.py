@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,10 @@ class RuleSetting:
     @property
     def max_byzantine(self) -> int:
         """The bound on the number of Byzantine clients: a fraction of the clients, rounded up, less than half."""
-        return max_byzantine_count(self.options.max_byzantine, self.clients)
+        bound = self.options.max_byzantine
+        if bound == "auto":
+            raise ValueError("algorithm.max_byzantine: auto is for simulations and ct.fit; give a number")
+        return max_byzantine_count(bound, self.clients)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,24 @@ def max_byzantine_count(bound: float, clients: int) -> int:
     """⌈bound·clients⌉ for a fraction (float), the bound itself for a count (int); less than half of the clients."""
     count = bound if isinstance(bound, int) else ceil_count(bound, clients)
     return min(count, (clients - 1) // 2)
+
+
+def check_bound(options: AlgorithmSection, methods: Sequence[Method], prefix: str = "algorithm.") -> None:
+    """Raise a ValueError where the bound is to be estimated, or must hold, and no method uses it; prefix: of keys."""
+    takers, asking = [method for method in methods if method.takes_bound], asks(options.init)
+    if options.max_byzantine == "auto":
+        if not takers and not asking:
+            users = ", ".join(method.name for method in METHODS if method.takes_bound)
+            raise ValueError(f"{prefix}max_byzantine: auto needs a method that takes the bound ({users})")
+        without = [method.name for method in takers if not method.finds_start]
+        if without and not asking:
+            raise ValueError(
+                f"{prefix}max_byzantine: auto needs a start that asks the clients with {', '.join(without)}; "
+                f"set {prefix}init=spectral"
+            )
+    if options.strict and not takers:
+        users = ", ".join(method.name for method in METHODS if method.takes_bound)
+        raise ValueError(f"{prefix}strict: needs a method that takes the bound ({users})")
 
 
 def projection(options: AlgorithmSection) -> Projection:
@@ -356,7 +377,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=4,
+            numerics=5,
         ),
         Method(
             "brifca-median",
@@ -405,7 +426,7 @@ METHODS: Registry[Method] = Registry(
             colour="#b8600b",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=2,
+            numerics=3,
         ),
         Method(
             "brifca-no-regret",
@@ -414,7 +435,7 @@ METHODS: Registry[Method] = Registry(
             colour="#5d6b13",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=2,
+            numerics=3,
         ),
         Method(
             "ifca",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,11 @@ class RunFolder(Callback):
         write_atomically(self.path / folder / f"{result.trial}.safetensors", content)
 
     def on_end(self, status: Status) -> None:
-        """Write the tables in the order of the trials, and the status."""
+        """Write the tables in the order of the trials, and the status; no models if a strict run has failed."""
+        if status == "failed" and self.config.algorithm.strict:
+            for name in ("centres", "personal"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            (self.path / "membership.json").unlink(missing_ok=True)
         self.trials.sort(key=lambda trial: trial.trial)
         tables = [_tables(trial) for trial in self.trials]
         for name in dict.fromkeys(name for table in tables for name in table):

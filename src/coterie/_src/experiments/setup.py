@@ -18,6 +18,7 @@ from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.problems import Setup
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.starts import STARTS, asks, first_centres, is_file
+from coterie._src.init.bound import estimated_bound
 from coterie._src.simulation import SimulatedNetwork, stream
 from coterie._src.tasks import Task
 
@@ -69,6 +70,7 @@ class TrialSetup:
     shared : the number of leading coordinates that all clusters share.
     held_out : samples of the clients that no method sees, for evaluation.
     observe : called after every round; None: nothing is.
+    estimated : whether `options.max_byzantine` is an estimate.
     """
 
     seed: int
@@ -85,6 +87,7 @@ class TrialSetup:
     shared: int = 0
     held_out: HeldOut | None = None
     observe: Observe | None = None
+    estimated: bool = False
 
     def stream(self, purpose: str) -> Generator:
         """The random generator for one purpose."""
@@ -104,6 +107,23 @@ class TrialSetup:
             origin=self.origin,
             shared=self.shared,
         )
+
+    def bounded(self) -> TrialSetup:
+        """The setup with a number in the place of "auto" as the bound on the Byzantine fraction."""
+        if self.options.max_byzantine != "auto":
+            return self
+        return replace(self.with_bound(self.estimated_bound()), estimated=True)
+
+    def with_bound(self, count: int) -> TrialSetup:
+        """The setup with a bound of `count` clients."""
+        fraction = count / self.task.clients.count
+        return replace(self, options=self.options.model_copy(update={"max_byzantine": fraction}))
+
+    def estimated_bound(self) -> int:
+        """An upper bound on the number of Byzantine clients by what the clients answer (`init.bound`)."""
+        rng = self.stream("bound")
+        network = SimulatedNetwork(self.task, self.is_byzantine, self.attack, self.stream("attack on the bound"))
+        return estimated_bound(self.with_bound(0).setting(rng).robust_start(), network, self.start, rng)
 
     def started(self, dtype: str, rng: Generator) -> TrialSetup:
         """The setup with the first centres of `options.init`, as an array like `self.start`.
@@ -142,7 +162,7 @@ def draw_trial(
         shared=shared,
         held_out=federation.held_out,
     )
-    return setup.started(config.problem.dtype, rng)
+    return setup.bounded().started(config.problem.dtype, rng)
 
 
 def setting_of(config: Config, task: Task, rng: Generator, clients: int) -> Setting:

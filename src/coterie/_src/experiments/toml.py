@@ -133,7 +133,9 @@ def explain(error: ValidationError, section: type[Section]) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message
-    return f"{name}: must be {_rule(first)}, got {json.dumps(first['input'], default=str)}"
+    same = [fault for fault in error.errors(include_url=False) if fault["loc"][:1] == first["loc"][:1]]
+    rules = " or ".join(dict.fromkeys(_rule(fault) for fault in same if len(first["loc"]) > 1 or fault is first))
+    return f"{name}: must be {rules or _rule(first)}, got {json.dumps(first['input'], default=str)}"
 
 
 def _rule(fault: Any) -> str:

@@ -6,25 +6,27 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from coterie._src.aggregators import median
-from coterie._src.algorithms import ClusteredDescent, State
+from coterie._src.algorithms import Algorithm, ClusteredDescent, State
 from coterie._src.arrays import Array, as_numpy, like
 from coterie._src.data import Truth
-from coterie._src.diagnostics import diagnose
+from coterie._src.diagnostics import diagnose, excess, replies_left_out
 from coterie._src.evaluation import cluster_models, held_out_metrics, held_out_scores
 from coterie._src.evaluation import compare as compare_scores
 from coterie._src.experiments.callbacks import OnRound
 from coterie._src.experiments.client_rows import ALONE, FOR_ALL, client_rows
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.directions import leading_directions
-from coterie._src.experiments.methods import METHODS, Method, custom_method
+from coterie._src.experiments.methods import METHODS, Method, Setting, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, Observe, TrialSetup, draw_trial
+from coterie._src.experiments.starts import asks
 from coterie._src.membership import Membership, membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
@@ -152,7 +154,68 @@ def run_method(
     record: bool = True,
     on_round: OnRound = lambda trial, method, row: None,
 ) -> MethodResult:
-    """One method from the common start to its end."""
+    """One method from the common start to its end; with a larger bound if the replies of more clients stand out.
+
+    The larger bound is estimated (`init.bound`); if that is none, the result is left as it is, and its diagnostics say
+    so. With the option `strict` there is no result then, but a ValueError.
+    """
+    ended = _play_method(method, setup, record, on_round)
+    left_out, stated = _left_out(method, ended), -1
+    bound, count = ended.setting.max_byzantine, setup.task.clients.count
+    if left_out is not None and excess(left_out[1], bound, count):
+        if setup.options.strict:
+            raise ValueError(
+                f"algorithm.max_byzantine: allows for {bound} Byzantine clients of {count}, and the replies of "
+                f"{left_out[1]} stand out with {method.name}; nothing is published, since algorithm.strict is true"
+            )
+        if (larger := setup.estimated_bound()) > bound:
+            setup, stated = setup.with_bound(larger), bound
+            if not method.finds_start and asks(setup.options.init):
+                setup = setup.started("float64", setup.stream("start"))
+            ended = _play_method(method, setup, record, on_round)
+            left_out = _left_out(method, ended)
+    result, recorder, setting, algorithm, network = ended
+    if setup.held_out is not None:
+        centres = like(result.centres, setup.start)
+        result = evaluated(result, cluster_models(setup.task, centres, result.labels), setup)
+    if record and method.clusters_clients and recorder.last is not None:
+        state, first, task = recorder.last.state, setup.trial == 0, setting.task
+        members = membership_of(task, state.centres, result.labels, setting.max_byzantine)
+        found = diagnose(algorithm, network, state, left_out)
+        result = replace(
+            result,
+            diagnostics=None
+            if found is None
+            else replace(found, raised_from=stated, estimated=int(setup.estimated and stated < 0)),
+            membership=members,
+            directions=leading_directions(network, state) if first else None,
+            audit=_with_evidence(result.audit, network, state, members, setting.max_byzantine)
+            if first
+            else result.audit,
+        )
+    return result
+
+
+class Ended(NamedTuple):
+    """A method at the end of its rounds."""
+
+    result: MethodResult
+    recorder: Recorder
+    setting: Setting
+    algorithm: Algorithm
+    network: SimulatedNetwork
+
+
+def _left_out(method: Method, ended: Ended) -> tuple[int, int] | None:
+    """See `replies_left_out`; None for a method that takes no bound."""
+    algorithm, last = ended.algorithm, ended.recorder.last
+    if not method.takes_bound or last is None or not isinstance(algorithm, ClusteredDescent):
+        return None
+    return replies_left_out(algorithm, ended.network, last.state)
+
+
+def _play_method(method: Method, setup: TrialSetup, record: bool, on_round: OnRound) -> Ended:
+    """All rounds of a method."""
     setting = setup.setting(setup.stream("buckets"), record)
     task = method.task(setting)
     setting = replace(setting, task=task)
@@ -175,23 +238,7 @@ def run_method(
             setup.observe(setup.trial, method.name, algorithm.rounds, recorder)
         on_round(setup.trial, method.name, row)
         began = time.perf_counter()
-    result = recorder.finish(seconds)
-    if setup.held_out is not None:
-        centres = like(result.centres, setup.start)
-        result = evaluated(result, cluster_models(setup.task, centres, result.labels), setup)
-    if record and method.clusters_clients and recorder.last is not None:
-        state, first = recorder.last.state, setup.trial == 0
-        members = membership_of(task, state.centres, result.labels, setting.max_byzantine)
-        result = replace(
-            result,
-            diagnostics=diagnose(algorithm, network, state),
-            membership=members,
-            directions=leading_directions(network, state) if first else None,
-            audit=_with_evidence(result.audit, network, state, members, setting.max_byzantine)
-            if first
-            else result.audit,
-        )
-    return result
+    return Ended(recorder.finish(seconds), recorder, setting, algorithm, network)
 
 
 def _with_evidence(

@@ -101,6 +101,10 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         raise ValueError(
             "problem.kind: a federation of images needs an app of its own (see coterie.federation.client_app)"
         )
+    if config.algorithm.max_byzantine == "auto":
+        raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
+    if config.algorithm.strict:
+        raise ValueError("algorithm.strict: is for coterie run and ct.fit, not for a federation")
     app = ServerApp()
 
     @app.main()
@@ -138,13 +142,14 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
 
 def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> None:
     """Ask the sites for their scores on held-out samples; write and log the table."""
-    folder, for_all = Path(settings.folder), None
+    folder, for_all, bound = Path(settings.folder), None, config.algorithm.max_byzantine
+    assert bound != "auto", "which `apps` refuses"
     if settings.for_all and config.problem.clusters > 1:
         for_all = _learn(_with_one_cluster(config), settings, grid, features, folder / FOR_ALL)
     evaluation = evaluate_sites(
         grid,
         centres,
-        max_byzantine=config.algorithm.max_byzantine,
+        max_byzantine=bound,
         score=_score(config, features),
         folder=folder,
         max_clients=settings.max_clients,

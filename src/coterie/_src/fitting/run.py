@@ -24,7 +24,7 @@ from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, tel
 from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
 from coterie._src.experiments.continuation import EarlierRun, continue_methods, read_run
 from coterie._src.experiments.engines import told_rounds
-from coterie._src.experiments.methods import METHODS, Method, custom_method, with_personal_models
+from coterie._src.experiments.methods import METHODS, Method, check_bound, custom_method, with_personal_models
 from coterie._src.experiments.models import Models
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import TrialSetup
@@ -93,7 +93,7 @@ def fit(
     clients: Data,
     task: str | Task | Callable[[Clients], Task] = "linear",
     clusters: int | Literal["auto"] = "auto",
-    max_byzantine: float = 0.05,
+    max_byzantine: float | Literal["auto"] = 0.05,
     method: str | Aggregator | Algorithm = "coterie",
     seed: int = 0,
     *,
@@ -126,8 +126,10 @@ def fit(
         makes (which needs samples in PyTorch tensors, and a number for the option `step`).
     clusters : int or "auto", default "auto"
         k, or "auto" to find it (with the method "coterie", or with a start that asks the clients).
-    max_byzantine : float, default 0.05
-        Bound on the fraction of Byzantine clients; below the share of the smallest cluster.
+    max_byzantine : float or "auto", default 0.05
+        Bound on the fraction of Byzantine clients; below the share of the smallest cluster. "auto" estimates one, for
+        methods that take it and start by asking the clients. Where the replies of more clients stand out, the fit goes
+        on with a larger bound, or, with the option `strict=True`, raises a ValueError.
     method : str, Aggregator or Algorithm, default "coterie"
         A registered name (`ct.registered("methods")` lists them), an aggregator, which makes Algorithm 1 with it, or an
         algorithm.
@@ -232,6 +234,7 @@ def fit(
             np.errstate(all="ignore"),
             told(callback, RunInfo("ct.fit", seed, params)),
         ):
+            setup = setup.bounded()
             if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
             changes = None
@@ -379,6 +382,7 @@ def _check_truth(
     clusters: int,
 ) -> None:
     """Whether what needs the truth has it, and whether it fits the task."""
+    check_bound(options, [method], prefix="")
     truth = federation.truth
     if attack is not None and not isinstance(attack, Attack):
         raise ValueError(f"attack must be None or made by ct.attack, got {attack!r}")

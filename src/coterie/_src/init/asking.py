@@ -117,11 +117,8 @@ class RobustStart:
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
         than one standard error.
         """
-        if conditioning is None and self.conditioned != "no":
-            byzantine, origin = self._byzantine_count(network), 0 * example[:1, :]
-            conditioning = ask_conditioning(network, origin, None, ask_sizes(network), byzantine)
-        asked = self._origin(network, example, conditioning)
-        clusters = self._count(network, example, rng, asked) if self.clusters is None else self.clusters
+        asked = self.ask(network, example, conditioning)
+        clusters = self._count(network, example, rng, asked).count if self.clusters is None else self.clusters
         points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
         candidates = self._candidates(points, clusters, byzantine, rng)
         judged = _candidate_losses(network, candidates, example)
@@ -139,6 +136,22 @@ class RobustStart:
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return FirstCentres(like(best, example), agreement)
+
+    def ask(self, network: Network, example: Array, conditioning: Conditioning | None = None) -> Asked:
+        """The point at which gradients are asked for, and the coordinates; conditioning: if it is known already."""
+        if conditioning is None and self.conditioned != "no":
+            byzantine, origin = self._byzantine_count(network), 0 * example[:1, :]
+            conditioning = ask_conditioning(network, origin, None, ask_sizes(network), byzantine)
+        return self._origin(network, example, conditioning)
+
+    def halved(self, network: Network, example: Array, rng: Generator, asked: Asked) -> CandidateLosses:
+        """The best candidate from one half of every client's samples, evaluated on the other half."""
+        if self.clusters is None:
+            return self._count(network, example, rng, asked)
+        points, byzantine = self._points(network, example, self.clusters, asked, HALF), self._byzantine_count(network)
+        candidates = self._best_candidate(points, self.clusters, byzantine, rng)
+        judged = _candidate_losses(network, candidates, example, HALF)
+        return judged[_lowest(_losses(judged), byzantine)]
 
     def _byzantine_count(self, network: Network) -> int:
         """The largest number of Byzantine answers: a fraction of all clients, however many honest ones are silent."""
@@ -230,8 +243,8 @@ class RobustStart:
         points, embed = leading_directions(accepted.updates, max(DIRECTIONS, 8 * clusters))
         return [Points(points, (lambda centres: middle - embed(centres) / self.curvature) if by_gradient else embed)]
 
-    def _count(self, network: Network, example: Array, rng: Generator, asked: Asked) -> int:
-        """The estimated number of clusters.
+    def _count(self, network: Network, example: Array, rng: Generator, asked: Asked) -> CandidateLosses:
+        """The candidate with the estimated number of clusters, from one half of every client's samples.
 
         For k = 1, 2, … centres are computed from one half of every client's samples. A client chooses its centre on the
         same half, and its loss there is evaluated on the other half. A number k is allowed if every cluster has more
@@ -253,7 +266,7 @@ class RobustStart:
             if best.count < last - 1:  # more centres would not lower the loss
                 break
         if asked.conditioning is None:
-            return best.count
+            return best
         # the candidates above come from models of the losses; with a few real steps a simpler one may do as well
         best = self._polished(network, best, example, asked.conditioning, byzantine)
         simpler = sorted((one for one in allowed if one.count < best.count), key=lambda one: -one.count)
@@ -262,7 +275,7 @@ class RobustStart:
             if _simplest([other, best], byzantine) is best:
                 break
             best = other
-        return best.count
+        return best
 
     def _polished(
         self, network: Network, candidate: CandidateLosses, example: Array, conditioning: Conditioning, byzantine: int

@@ -31,6 +31,16 @@ STRONGEST = ("constant", "trimmed mean", "ALIE, worst", "noisy ALIE, worst", "Mi
 """The attacks of the grid over dimensions; of each aggregator and dimension the worst of them is reported."""
 BOUNDS = (0.05, 0.1, 0.15, 0.18, 0.2, 0.3)
 """Upper bounds on the Byzantine fraction, which is 0.05; the share of the smallest of the five clusters is 0.19."""
+AUTO_SETTINGS = ((2, 80), (3, 120), (5, 200))
+AUTO_SHARES = (0.0, 0.05, 0.1, 0.15)
+"""Byzantine fractions of the grid in which the bound is estimated, all below 1/(k + 1)."""
+ATTACKED_BOUNDS: dict[str, dict[str, Any]] = {
+    "paper": {"kind": "paper"},
+    "ALIE, smallest": {"kind": "alie", "target": "smallest"},
+    "sign flip, smallest": {"kind": "sign-flip", "target": "smallest"},
+    "phantom": {"kind": "phantom"},
+}
+"""The attacks of that grid."""
 TABLES: dict[str, dict[str, Any]] = {
     "independent normal": {},
     "correlation 0.5": {"correlation": 0.5},
@@ -68,13 +78,14 @@ ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance":
 def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     """The grids of the study.
 
-    paper: the paper's grid and attack. honest: the same without Byzantine clients. attacked: every attack of the arena.
-    uneven: clusters of unequal size, clients with unequal numbers of samples, counts. bound: an upper bound on the
-    Byzantine fraction that is too large. unknown: k is estimated, under the paper's attack and under `phantom`.
-    tables: features that look like real tables, with and without Byzantine clients. tables_unknown: the same where k
-    is estimated, and clusters that are harder to count. tables_attacked: some of them under every attack. dimension:
-    one cluster in 20 to 5,000 dimensions. unknown, tables_unknown and dimension have a fifth of the trials,
-    tables_attacked a tenth.
+    paper: the paper's grid and attack. honest: the same without Byzantine clients. attacked: every attack of the
+    arena. uneven: clusters of unequal size, clients with unequal numbers of samples, counts. bound: an upper bound
+    on the Byzantine fraction that is too large. unknown: k is estimated, under the paper's attack and under
+    `phantom`. bound_auto: bounds that are estimated, beside the true ones. tables: features that look like real
+    tables, with and without Byzantine clients. tables_unknown: the same where k is estimated, and clusters that are
+    harder to count. tables_attacked: some of them under every attack. dimension: one cluster in 20 to 5,000
+    dimensions. unknown, tables_unknown and dimension have a fifth of the trials,
+    tables_attacked and bound_auto a tenth.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
@@ -108,6 +119,20 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
             {"clusters": 5, "clients": 200, "dim": [20, 100]},
             [{"attack": ATTACKS[name]} for name in ("paper", "noisy ALIE, worst")],
             algorithm={"max_byzantine": list(BOUNDS)},
+        ),
+        "bound_auto": grid(
+            max(2, trials // 10),
+            {"dim": 20},
+            [
+                {
+                    "problem": {"clusters": k, "clients": m, "byzantine": share},
+                    "attack": ATTACKED_BOUNDS[name],
+                    "algorithm": {"max_byzantine": ["auto", share]},
+                }
+                for k, m in AUTO_SETTINGS[: 1 if quick else None]
+                for share in AUTO_SHARES
+                for name in (ATTACKED_BOUNDS if share else ["paper"])
+            ],
         ),
         "unknown": grid(
             few,
@@ -146,6 +171,7 @@ def beyond_report(found: Rows) -> str:
         "attacked": _attacked,
         "uneven": _uneven,
         "bound": _bound,
+        "bound_auto": _bound_auto,
         "unknown": _unknown,
         "tables": _tables,
         "tables_unknown": _tables_unknown,
@@ -264,6 +290,22 @@ def _bound(rows: Sequence[Row]) -> list[str]:
             ]
         )
     return table(["attack", "d", "bound, clients", "x oracle", "worst cluster", "ARI"], lines)
+
+
+def _bound_auto(rows: Sequence[Row]) -> list[str]:
+    """Per cell, over all its attacks: the error with an estimated bound, and with the true number as the bound."""
+    named = [{**row, "auto": row["algorithm.max_byzantine"] == "auto"} for row in rows]
+    keys, lines = ["problem.clusters", "problem.clients", "problem.byzantine"], []
+    for line in aggregate([row for row in named if row["auto"]], keys):
+        cell = [row for row in named if all(row[key] == line[key] for key in keys)]
+        own, told = [row for row in cell if row["auto"]], [row for row in cell if not row["auto"]]
+        (other,) = aggregate(told, keys)
+        worst = [max(row["oracle_ratio"] for row in part) for part in (own, told)]
+        ari = min(row["ari"] for row in own)
+        means = [mean_of(one, "oracle_ratio") for one in (line, other)]
+        lines.append([*(line[key] for key in keys), means[0], means[1], *(f"{one:.3f}" for one in worst), f"{ari:.4f}"])
+    heads = ["x oracle, auto", "true bound", "worst trial, auto", "true bound", "smallest ARI, auto"]
+    return table(["k", "m", "Byzantine", *heads], lines)
 
 
 def _unknown(rows: Sequence[Row]) -> list[str]:
