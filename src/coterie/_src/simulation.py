@@ -17,6 +17,7 @@ from coterie._src.arrays import Array, Bools, Ints, as_numpy, cast, like, namesp
 from coterie._src.attacks import Attack, Forgery, Question, View
 from coterie._src.client import AssignmentCache, assign, respond
 from coterie._src.coordinates import Coordinates
+from coterie._src.data import Truth
 from coterie._src.init.conditioning import packed
 from coterie._src.intake import Replies
 from coterie._src.network import Network
@@ -44,6 +45,8 @@ class SimulatedNetwork:
     rng : the adversary's random generator.
     aggregate : the server's rule, which the adversary knows; an attack of strength "worst" needs it.
     cache : the clients' assignment cache; None for clients that are asked once.
+    truth : the true clusters and centres, if the adversary knows them.
+    memory : what the attack keeps from question to question: every network has its own, and so every method of a trial.
     """
 
     task: Task
@@ -52,6 +55,8 @@ class SimulatedNetwork:
     rng: Generator
     aggregate: Aggregator | None = None
     cache: AssignmentCache | None = field(default_factory=AssignmentCache, repr=False, compare=False)
+    truth: Truth | None = None
+    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def count(self) -> int:
@@ -147,7 +152,7 @@ class SimulatedNetwork:
         seen = updates if coordinates is None else coordinates.updates(as_numpy(updates))
         view = View(
             round, centres, labels, seen, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache,
-            coordinates=coordinates,
+            coordinates=coordinates, truth=self.truth, memory=self.memory,
         )  # fmt: skip
         forged = self.attack(view)
         if coordinates is not None:

@@ -161,7 +161,9 @@ def run_method(
     known_rule(setup.start)  # compiled before the clock starts, as is a round
     if task.has_curvatures:
         _compile_round(task, setup.start)
-    network = SimulatedNetwork(task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule)
+    network = SimulatedNetwork(
+        task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule, truth=setup.truth
+    )
     recorder = Recorder(
         task, setup.truth, setup.is_byzantine, record, local=method.immediate and not method.needs_truth
     )
