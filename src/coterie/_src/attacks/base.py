@@ -19,6 +19,24 @@ from coterie._src.tasks import Task
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size", "hessian"]
 
 
+class Prospect(NamedTuple):
+    """Where a server would be after some rounds, as the adversary sees it.
+
+    Attributes
+    ----------
+    distance, worst_cluster : the matched distance to the true centres, on average and of the worst cluster.
+    ari : the agreement of the clusters that honest clients choose with the true ones.
+    left : how far the centres still have to go, in standard errors, or the largest move where that is not known.
+    converged : whether the descent has ended.
+    """
+
+    distance: float
+    worst_cluster: float
+    ari: float
+    left: float
+    converged: bool
+
+
 class View(NamedTuple):
     """What the adversary sees in one exchange between the server and the clients.
 
@@ -41,6 +59,8 @@ class View(NamedTuple):
     truth : the true clusters and centres, if the adversary knows them.
     objective : what the adversary wants, one of `Payload.objectives`.
     memory : what the attack keeps from round to round; every method of a trial has its own.
+    rehearse : (attack, rounds) -> where the server would be after so many rounds under this attack; None where the
+        adversary does not know the server.
     """
 
     round: int
@@ -60,6 +80,7 @@ class View(NamedTuple):
     truth: Truth | None = None
     objective: str = ""
     memory: dict[Any, Any] | None = None
+    rehearse: Callable[[Callable[[View], Forgery], int], Prospect] | None = None
 
     def gradients(self, task: Task, centres: Array, labels: Ints) -> Array:
         """The gradients of a task in the coordinates of `updates`."""

@@ -28,7 +28,7 @@ from coterie._src.membership import membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
 from coterie._src.server import Server
-from coterie._src.simulation import SimulatedNetwork, play
+from coterie._src.simulation import KnownServer, SimulatedNetwork, play
 from coterie._src.tasks import Task
 
 OnRound = Callable[[], None]
@@ -161,17 +161,19 @@ def run_method(
     known_rule(setup.start)  # compiled before the clock starts, as is a round
     if task.has_curvatures:
         _compile_round(task, setup.start)
-    network = SimulatedNetwork(
-        task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule, truth=setup.truth
-    )
     recorder = Recorder(
         task, setup.truth, setup.is_byzantine, record, local=method.immediate and not method.needs_truth
     )
     start = setup.start[:1] if method.one_centre else setup.start
+    server = KnownServer(algorithm, start)
+    network = SimulatedNetwork(
+        task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule, truth=setup.truth, server=server
+    )
     seconds, began = 0.0, time.perf_counter()
     for played in play(algorithm, network, start, setup.stream("server")):
         seconds += time.perf_counter() - began
         recorder.add(played)
+        server.state = played.state
         on_round()
         began = time.perf_counter()
     result = recorder.finish(seconds)
