@@ -104,7 +104,7 @@ class Plan:
     def _false_report(self, view: View, lie: float) -> Forgery:
         """False answers about the loss, the Hessian, the curvature or the number of samples."""
         honest = as_numpy(view.updates[view.is_byzantine]).astype(np.float64)
-        pattern = np.random.default_rng(self.seed).standard_normal(honest.shape[1])
+        pattern = np.random.default_rng(self.seed).standard_normal(honest.shape[1:])
         if view.question == "loss":  # the same for all: these centres are good, and those are not
             sent = np.median(honest) * np.exp(lie * pattern) + 0 * honest
         elif view.question == "hessian":
