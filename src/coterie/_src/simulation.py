@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,10 +15,12 @@ from numpy.random import Generator, SeedSequence, default_rng
 from coterie._src.aggregators import Aggregator
 from coterie._src.algorithms import Algorithm, RoundInfo, State
 from coterie._src.arrays import Array, Bools, Ints, as_numpy, cast, like, namespace
-from coterie._src.attacks import Attack, Forgery, Question, View
+from coterie._src.attacks import Attack, Forgery, Prospect, Question, View
 from coterie._src.client import AssignmentCache, assign, respond
 from coterie._src.coordinates import Coordinates
+from coterie._src.data import Truth
 from coterie._src.intake import Replies
+from coterie._src.metrics import agreement, cluster_distances
 from coterie._src.network import Network
 from coterie._src.tasks import Task
 
@@ -29,6 +32,18 @@ def stream(seed: int, trial: int, purpose: str) -> Generator:
     the order of the trials, nor on the number of workers.
     """
     return default_rng(SeedSequence(seed, spawn_key=(trial, crc32(purpose.encode()))))
+
+
+@dataclass
+class KnownServer:
+    """What an adversary knows about the server: its algorithm, and its state before the present round.
+
+    state: None before the first round. start: the first centres, from which the algorithm begins.
+    """
+
+    algorithm: Algorithm
+    start: Array
+    state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,9 @@ class SimulatedNetwork:
     rng : the adversary's random generator.
     aggregate : the server's rule, which the adversary knows; an attack of strength "worst" needs it.
     cache : the clients' assignment cache; None for clients that are asked once.
+    truth : the true clusters and centres, if the adversary knows them.
+    memory : what the attack keeps from question to question: every network has its own, and so every method of a trial.
+    server : the server, if the adversary knows it.
     """
 
     task: Task
@@ -51,6 +69,9 @@ class SimulatedNetwork:
     rng: Generator
     aggregate: Aggregator | None = None
     cache: AssignmentCache | None = field(default_factory=AssignmentCache, repr=False, compare=False)
+    truth: Truth | None = None
+    memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    server: KnownServer | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def count(self) -> int:
@@ -88,7 +109,7 @@ class SimulatedNetwork:
     ) -> Replies:
         if asked is not None:
             chosen = self.task.on(self.task.clients.take(asked))
-            few = replace(self, task=chosen, is_byzantine=self.is_byzantine[asked], cache=None)
+            few = replace(self, task=chosen, is_byzantine=self.is_byzantine[asked], cache=None, server=None)
             fixed = None if labels is None else labels[asked]
             replies = few.gradients(centres, round, fixed, part, coordinates=coordinates)
             senders = asked[np.asarray(replies.clients)]
@@ -115,6 +136,28 @@ class SimulatedNetwork:
 
     def sizes(self) -> Replies:
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
+
+    def rehearse(self, attack: Callable[[View], Forgery], rounds: int) -> Prospect:
+        """Where the server would be after some more rounds under another attack; the real one learns nothing of it.
+
+        The server's random numbers are not known: those of the rehearsal are always the same.
+        """
+        assert self.server is not None
+        assert self.truth is not None
+        other = replace(self, attack=Attack(attack), rng=default_rng(0), server=None, memory={}, cache=None)
+        rng, algorithm = default_rng(0), self.server.algorithm
+        state = self.server.state or algorithm.initial_state(other, self.server.start, rng)
+        converged, movement = False, math.inf
+        for _ in range(rounds):
+            if converged or state.round >= algorithm.rounds:
+                break
+            state, info = algorithm.step(state, other, rng)
+            converged, movement = info.converged, info.movement
+        labels = choices(self.task, state)
+        found = cluster_distances(state.centres, self.truth.centres)
+        left = state.distance_left if math.isfinite(state.distance_left) else movement
+        ari = agreement(labels, self.truth)["ari"]
+        return Prospect(float(found.mean()), float(found.max()), ari, left, converged)
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
         """The task on the samples of round t of T: those for choosing a cluster (half 0), or for updates (half 1)."""
@@ -146,7 +189,8 @@ class SimulatedNetwork:
         seen = updates if coordinates is None else coordinates.updates(as_numpy(updates))
         view = View(
             round, centres, labels, seen, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache,
-            coordinates=coordinates,
+            coordinates=coordinates, truth=self.truth, memory=self.memory,
+            rehearse=None if self.server is None else self.rehearse,
         )  # fmt: skip
         forged = self.attack(view)
         if coordinates is not None:

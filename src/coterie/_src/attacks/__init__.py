@@ -5,9 +5,9 @@ there). Both see everything, as an omniscient adversary does, and only the rows 
 strength of an attack is a number, the one that its authors published, or the one that moves the server's rule farthest.
 """
 
-from coterie._src.attacks import crafted, hessians, payloads, targets
+from coterie._src.attacks import crafted, hessians, payloads, search, targets, tilt
 from coterie._src.attacks.attack import WORST, Attack
-from coterie._src.attacks.base import Entry, Forgery, Payload, Question, Target, View, payload, target
+from coterie._src.attacks.base import Entry, Forgery, Payload, Prospect, Question, Target, View, payload, target
 from coterie._src.attacks.crafted import alie, noisy_alie
 from coterie._src.attacks.payloads import data_poisoning, paper, sign_flip
 from coterie._src.attacks.targets import own, smallest
@@ -34,6 +34,8 @@ PAYLOADS: tuple[Payload, ...] = (
     crafted.cross_mimic,
     crafted.seed_capture,
     crafted.phantom,
+    tilt.tilt,
+    search.search,
     *hessians.PAYLOADS,
 )
 """The registry of payloads: one line for each."""
@@ -49,6 +51,7 @@ __all__ = [
     "Entry",
     "Forgery",
     "Payload",
+    "Prospect",
     "Question",
     "Target",
     "View",

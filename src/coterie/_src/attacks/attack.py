@@ -32,6 +32,7 @@ class Attack:
         farthest, found in every round by a line search (the optimised attacks of Allouah et al.,
         Fixing by mixing, 2023).
     sleep : the number of first rounds in which the Byzantine clients send honest replies from their own data.
+    objective : what the adversary wants, one of the payload's `objectives`; "auto" for the first of them.
 
     Examples
     --------
@@ -48,6 +49,7 @@ class Attack:
     target: Target | Callable[[View], Ints] = own
     scale: float | Literal["worst"] | None = None
     sleep: int = 0
+    objective: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "payload", as_payload(self.payload))
@@ -56,17 +58,26 @@ class Attack:
         if payload.poison is not None and (self.sleep or self.scale == WORST):
             wrong = f"sleep must be 0, got {self.sleep}" if self.sleep else f"scale must be a number, got {self.scale}"
             raise ValueError(f"{wrong}: the data of {payload.name} are poisoned once, before the first round")
+        if self.objective not in ("auto", *payload.objectives):
+            known = ", ".join(["auto", *payload.objectives])
+            raise ValueError(f"objective: must be one of {known} for the attack {payload.name}, got {self.objective}")
 
     def __call__(self, view: View) -> Forgery:
         """What the Byzantine clients send instead of their honest replies."""
         if view.round < self.sleep and self.sleep:
             return data_poisoning(view)
+        view = view._replace(objective=self._objective)
         if view.centres is not None and not view.fixed:
             view = self._with_claims(view)
         payload = cast(Payload, self.payload)
         if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
             return payload(view)
         return _worst(payload, view) if self.scale == WORST else payload(view, self.scale)
+
+    @property
+    def _objective(self) -> str:
+        objectives = cast(Payload, self.payload).objectives
+        return objectives[0] if self.objective == "auto" and objectives else self.objective
 
     def poisoned(self, task: Task, is_byzantine: Bools) -> Task:
         """The task on the data with which the clients compute: those of the Byzantine ones as the payload poisons them.

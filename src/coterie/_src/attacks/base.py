@@ -13,9 +13,28 @@ from numpy.typing import NDArray
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, cast
 from coterie._src.client import AssignmentCache, Response
 from coterie._src.coordinates import Coordinates
+from coterie._src.data import Truth
 from coterie._src.tasks import Task
 
 Question = Literal["gradient", "minimiser", "loss", "curvature", "size", "hessian"]
+
+
+class Prospect(NamedTuple):
+    """Where a server would be after some rounds, as the adversary sees it.
+
+    Attributes
+    ----------
+    distance, worst_cluster : the matched distance to the true centres, on average and of the worst cluster.
+    ari : the agreement of the clusters that honest clients choose with the true ones.
+    left : how far the centres still have to go, in standard errors, or the largest move where that is not known.
+    converged : whether the descent has ended.
+    """
+
+    distance: float
+    worst_cluster: float
+    ari: float
+    left: float
+    converged: bool
 
 
 class View(NamedTuple):
@@ -37,6 +56,11 @@ class View(NamedTuple):
     claims : the clusters that the Byzantine clients claim; None: those that they would choose if they were honest.
     coordinates : in which the server aggregates, and in which `updates` and forged updates are; None for those of the
         centres.
+    truth : the true clusters and centres, if the adversary knows them.
+    objective : what the adversary wants, one of `Payload.objectives`.
+    memory : what the attack keeps from round to round; every method of a trial has its own.
+    rehearse : (attack, rounds) -> where the server would be after so many rounds under this attack; None where the
+        adversary does not know the server.
     """
 
     round: int
@@ -53,6 +77,10 @@ class View(NamedTuple):
     response: Response | None = None
     claims: Ints | None = None
     coordinates: Coordinates | None = None
+    truth: Truth | None = None
+    objective: str = ""
+    memory: dict[Any, Any] | None = None
+    rehearse: Callable[[Callable[[View], Forgery], int], Prospect] | None = None
 
     def gradients(self, task: Task, centres: Array, labels: Ints) -> Array:
         """The gradients of a task in the coordinates of `updates`."""
@@ -107,6 +135,7 @@ class Entry(NamedTuple):
     target: str = "smallest"
     scale: float | Literal["auto", "worst"] = "auto"
     sleep: int = 0
+    objective: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -125,6 +154,7 @@ class Payload:
     poison : (targets of one Byzantine client, number of classes or 0, strength) -> the targets that this client has
         instead, in all that it computes; where there are no targets, the same of its samples. It must return the same
         for the same arguments, because a client may be asked in several processes. None: the data are not changed.
+    objectives : what it may pursue, the default first; empty where there is no choice.
     arena : the attacks of the arena that use it.
     aliases : older names.
 
@@ -134,7 +164,7 @@ class Payload:
     >>> def backwards(view, scale=1.0):
     ...     return view.claimed, -scale * view.updates[view.is_byzantine]
     >>> ct.Attack(ct.Payload("backwards", "their own updates, reversed", backwards, published_scale=1.0))
-    Attack(payload=<payload backwards>, target=<target own>, scale=None, sleep=0)
+    Attack(payload=<payload backwards>, target=<target own>, scale=None, sleep=0, objective='auto')
     """
 
     name: str
@@ -143,6 +173,7 @@ class Payload:
     published_scale: float | None = None
     working_centres: Callable[[Array, float], Array] | None = None
     poison: Callable[[NDArray[Any], int, float], NDArray[Any]] | None = None
+    objectives: tuple[str, ...] = ()
     arena: tuple[Entry, ...] = ()
     aliases: tuple[str, ...] = ()
 

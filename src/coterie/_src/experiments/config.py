@@ -128,6 +128,12 @@ class AttackSection(Section):
     )
     sleep: int = Field(0, ge=0, description="number of first rounds in which they reply honestly on their own data")
 
+    objective: str = Field(
+        "auto",
+        description="what the adversary wants, of an attack with a choice: "
+        + "; ".join(f"{p.name}: {', '.join(p.objectives)}" for p in PAYLOADS if p.objectives),
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _normalise_scale(cls, raw: Any) -> Any:
@@ -143,7 +149,7 @@ class AttackSection(Section):
     def attack(self) -> Attack:
         """The attack of the Byzantine clients."""
         scale = None if self.scale == "auto" else self.scale
-        return Attack(ATTACKS[self.kind], ATTACK_TARGETS[self.target], scale, self.sleep)
+        return Attack(ATTACKS[self.kind], ATTACK_TARGETS[self.target], scale, self.sleep, self.objective)
 
 
 class RunSection(Section):

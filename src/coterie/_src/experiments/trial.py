@@ -31,7 +31,7 @@ from coterie._src.membership import Membership, membership_of
 from coterie._src.metrics import NOT_APPLICABLE, cluster_distances
 from coterie._src.personal import personalise
 from coterie._src.server import Server
-from coterie._src.simulation import SimulatedNetwork, choices, play
+from coterie._src.simulation import KnownServer, SimulatedNetwork, choices, play
 from coterie._src.suspicion import suspicion
 from coterie._src.tasks import Task
 
@@ -225,15 +225,19 @@ def _play_method(method: Method, setup: TrialSetup, record: bool, on_round: OnRo
     known_rule(setup.start)  # compiled before the clock starts, as is a round
     if task.has_curvatures:
         _compile_round(task, setup.start)
-    network = SimulatedNetwork(task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule)
     recorder = Recorder(
         task, setup.truth, setup.is_byzantine, record, local=method.immediate and not method.needs_truth
     )
     start = setup.start[:1] if method.one_centre else setup.start
+    server = KnownServer(algorithm, start)
+    network = SimulatedNetwork(
+        task, setup.is_byzantine, setup.attack, setup.stream("attack"), known_rule, truth=setup.truth, server=server
+    )
     seconds, began = 0.0, time.perf_counter()
     for played in play(algorithm, network, start, setup.stream("server")):
         seconds += time.perf_counter() - began
         row = recorder.add(played)
+        server.state = played.state
         if setup.observe is not None:
             setup.observe(setup.trial, method.name, algorithm.rounds, recorder)
         on_round(setup.trial, method.name, row)

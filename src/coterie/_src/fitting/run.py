@@ -55,6 +55,7 @@ def attack(
     target: str = "own",
     scale: float | Literal["auto", "worst"] = "auto",
     sleep: int = 0,
+    objective: str = "auto",
 ) -> Attack:
     """An attack by the names of its payload and its target.
 
@@ -68,6 +69,8 @@ def attack(
         The strength: a number, the published one, or the one that moves the server's rule farthest in every round.
     sleep : int, default 0
         Rounds in which the Byzantine clients first answer by their own data.
+    objective : str, default "auto"
+        What the adversary wants, of an attack with a choice, such as "error" for "tilt"; "auto" for the first.
 
     Returns
     -------
@@ -78,7 +81,7 @@ def attack(
     --------
     >>> import coterie as ct
     >>> ct.attack("alie", target="smallest", scale="worst")
-    Attack(payload=<payload alie>, target=<target smallest>, scale='worst', sleep=0)
+    Attack(payload=<payload alie>, target=<target smallest>, scale='worst', sleep=0, objective='auto')
     """
     if scale not in ("auto", "worst") and (
         isinstance(scale, bool) or not (isinstance(scale, Real) and np.isfinite(scale))
@@ -86,7 +89,7 @@ def attack(
         raise ValueError(f'scale must be a finite number, "auto" or "worst", got {scale!r}')
     sleep = whole_number("sleep", sleep, 0)
     payload, claimed = (named(registry, name) for registry, name in ((ATTACKS, kind), (ATTACK_TARGETS, target)))
-    return Attack(payload, claimed, None if scale == "auto" else scale, sleep)
+    return Attack(payload, claimed, None if scale == "auto" else scale, sleep, objective)
 
 
 def fit(

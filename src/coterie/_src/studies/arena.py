@@ -28,7 +28,13 @@ DEFENCES: dict[str, tuple[str, ...]] = {
 differ in their aggregators only; each step before is combined with the aggregator that its authors recommend."""
 
 ATTACKS: dict[str, dict[str, Any]] = {
-    entry.name: {"kind": payload.name, "target": entry.target, "scale": entry.scale, "sleep": entry.sleep}
+    entry.name: {
+        "kind": payload.name,
+        "target": entry.target,
+        "scale": entry.scale,
+        "sleep": entry.sleep,
+        "objective": entry.objective,
+    }
     for payload in PAYLOADS
     for entry in payload.arena
 }
@@ -86,8 +92,9 @@ def attack_name(row: Row) -> str:
     if not row["problem.byzantine"]:
         return NO_ATTACK
     own = {"kind": row["attack.kind"], "target": row["attack.target"], "scale": row["attack.scale"]}
+    objective = row.get("attack.objective", "auto")  # results from before a key was there
     for name, attack in ATTACKS.items():
-        if attack == {**own, "sleep": row["attack.sleep"]}:
+        if attack == {**own, "sleep": row["attack.sleep"], "objective": objective}:
             return name
     raise ValueError(f"attack: {own} is not one of the arena's")
 

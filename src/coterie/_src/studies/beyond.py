@@ -72,6 +72,16 @@ UNKNOWN_TABLES: dict[str, dict[str, Any]] = {
 """The families of the grid in which k is estimated."""
 ATTACKED_TABLES = ("correlation 0.9", "means of clients", "all mixed", "logistic, correlation 0.5")
 """The families that all attacks of the arena are tried on."""
+TILTED: tuple[dict[str, Any], ...] = (
+    {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.05},
+    {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.1},
+    {"clusters": 3, "clients": 60, "dim": 20, "byzantine": 0.23},
+    {"clusters": 10, "clients": 400, "dim": 20, "byzantine": 0.05},
+    {"clusters": 5, "clients": 200, "dim": 50, "byzantine": 0.05},
+    {"clusters": 15, "clients": 600, "dim": 100, "byzantine": 0.05},
+)
+"""The cells in which the adversary searches."""
+SEARCHES = ("tilt", "tilt, error", "search")
 ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
@@ -84,8 +94,8 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     `phantom`. bound_auto: bounds that are estimated, beside the true ones. tables: features that look like real
     tables, with and without Byzantine clients. tables_unknown: the same where k is estimated, and clusters that are
     harder to count. tables_attacked: some of them under every attack. dimension: one cluster in 20 to 5,000
-    dimensions. unknown, tables_unknown and dimension have a fifth of the trials,
-    tables_attacked and bound_auto a tenth.
+    dimensions. tilt: adversaries that search, a bound that is too small, and clients of very different size.
+    unknown, tables_unknown and dimension have a fifth of the trials, tables_attacked, bound_auto and tilt a tenth.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
@@ -109,6 +119,18 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
         **ONE_CLUSTER,
         "dim": [d for d in WIDTHS if not quick or d <= 500],
     }
+    searched = [
+        {"problem": cell, "algorithm": {"max_byzantine": cell["byzantine"]}, "attack": ATTACKS[name]}
+        for cell in TILTED
+        if not quick or cell["clients"] <= 60
+        for name in SEARCHES
+    ]
+    too_small = {
+        "problem": {"clusters": 5, "clients": 200, "dim": 50},
+        "algorithm": {"max_byzantine": 0.02},
+        "attack": ATTACKS["sign flip"],
+    }
+    sizes = {"problem": {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.0, "samples": "10..2000"}}
     return {
         "paper": grid(trials, {}, settings),
         "honest": grid(trials, {"byzantine": 0.0}, settings),
@@ -151,6 +173,7 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
                 for attack in ATTACKS.values()
             ],
         ),
+        "tilt": grid(max(2, trials // 10), {"dim": 20}, [*searched, too_small, sizes]),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,
@@ -176,6 +199,7 @@ def beyond_report(found: Rows) -> str:
         "tables": _tables,
         "tables_unknown": _tables_unknown,
         "tables_attacked": _tables_attacked,
+        "tilt": _tilt,
         "dimension": _dimension,
     }
     lines = []
@@ -306,6 +330,31 @@ def _bound_auto(rows: Sequence[Row]) -> list[str]:
         lines.append([*(line[key] for key in keys), means[0], means[1], *(f"{one:.3f}" for one in worst), f"{ari:.4f}"])
     heads = ["x oracle, auto", "true bound", "worst trial, auto", "true bound", "smallest ARI, auto"]
     return table(["k", "m", "Byzantine", *heads], lines)
+
+
+def _tilt(rows: Sequence[Row]) -> list[str]:
+    """Per cell and attack of `TILTED` and of the rest of the grid, the errors and the rounds."""
+    keys = [*CELL, "problem.byzantine", "algorithm.max_byzantine", "attack"]
+    named = [{**row, "attack": attack_name(row)} for row in rows]
+    lines = []
+    for line in aggregate(named, keys):
+        k, m, d, share, bound, attack = (line[key] for key in keys)
+        byzantine = round(share * m)
+        lines.append(
+            [
+                k,
+                m,
+                d,
+                f"{byzantine} of {byzantine + (m - byzantine) // k}" if byzantine else "-",
+                f"{bound:g}",
+                attack if byzantine else f"{attack}, n_i from 10 to 2000",
+                mean_of(line, "oracle_ratio"),
+                mean_of(line, "worst_ratio", ".2f"),
+                mean_of(line, "ari", ".4f"),
+                f"{line['rounds']:.0f}",
+            ]
+        )
+    return table(["k", "m", "d", "Byzantine", "bound", "attack", "x oracle", "worst cluster", "ARI", "rounds"], lines)
 
 
 def _unknown(rows: Sequence[Row]) -> list[str]:

@@ -26,6 +26,12 @@ SHIFTS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
 """The size of the shift v, in standard deviations of one update."""
 CHAINS, STEPS = 2, 600
 DRAWS, QUICK_DRAWS = 300, 20
+SEARCHED = ((38, 10, 20), (36, 20, 20), (15, 14, 20), (38, 20, 20), (38, 10, 50), (38, 30, 100))
+"""Honest and Byzantine clients of the attacked cluster, and d, where the adversary searches."""
+LEADING = 3
+"""The leading directions of the honest updates that are tried, in both senses, beside that of their error."""
+FEWER = 10
+"""The searched cells have this share of the draws, since every draw is judged under all directions and sizes."""
 
 
 class Cell(NamedTuple):
@@ -43,6 +49,20 @@ class Cell(NamedTuple):
     informed: tuple[float, float]
     filtered: tuple[float, float]
     chosen: tuple[float, float]
+
+
+class SearchedCell(NamedTuple):
+    """Errors where the adversary knows all updates, and chooses direction and size of the shift against the server.
+
+    Relative to the honest mean, as in `Cell`. along_error: where only the direction of the honest error is tried.
+    """
+
+    honest: int
+    byzantine: int
+    dim: int
+    informed: tuple[float, float]
+    filtered: tuple[float, float]
+    along_error: tuple[float, float]
 
 
 def informed_mean(rows: Floats, byzantine: int, shift: float, rng: Generator) -> Floats:
@@ -114,6 +134,27 @@ def measure(draws: int, seed: int = 0, cells: Sequence[tuple[int, int]] = CELLS)
     return found
 
 
+def measure_searched(draws: int, seed: int = 0, cells: Sequence[tuple[int, int, int]] = SEARCHED) -> list[SearchedCell]:
+    """The cells in which the adversary searches; the informed server still knows the size of the shift."""
+    found = []
+    for honest, byzantine, dim in cells:
+        rng = np.random.default_rng([seed, honest, byzantine, dim])
+        own, noise = rng.standard_normal((draws, honest, dim)), rng.standard_normal((draws, byzantine, dim))
+        error = own.mean(axis=1, keepdims=True)
+        axes = np.linalg.svd(own - error, full_matrices=False)[2][:, :LEADING]
+        directions = np.concatenate([error / np.linalg.norm(error, axis=2, keepdims=True), axes, -axes], axis=1)
+        informed, filtered = [], []
+        for along in np.moveaxis(directions, 1, 0):
+            for shift in SHIFTS:
+                rows = np.concatenate([noise + error + shift * along[:, None], own], axis=1)
+                informed.append((informed_mean(rows, byzantine, shift, rng) ** 2).sum(axis=1))
+                filtered.append(np.array([(SpectralFilter(byzantine)(one) ** 2).sum() for one in rows]))
+        floor = (error[:, 0] ** 2).sum(axis=1)
+        worst = [np.max(errors, axis=0) for errors in (informed, filtered, informed[: len(SHIFTS)])]
+        found.append(SearchedCell(honest, byzantine, dim, *(_ratio(errors, floor) for errors in worst)))
+    return found
+
+
 def _ratio(errors: Floats, floor: Floats) -> tuple[float, float]:
     """√(mean error² / mean floor²) and its standard error, by the delta method."""
     ratio = float(np.sqrt(errors.mean() / floor.mean()))
@@ -123,7 +164,8 @@ def _ratio(errors: Floats, floor: Floats) -> tuple[float, float]:
 
 def information_limit_report(draws: int) -> str:
     """Markdown: the measured errors as a table."""
-    return as_markdown(measure(draws), draws)
+    searched = max(2, draws // FEWER)
+    return as_markdown(measure(draws), draws) + "\n" + searched_as_markdown(measure_searched(searched), searched)
 
 
 def as_markdown(cells: Sequence[Cell], draws: int) -> str:
@@ -136,3 +178,19 @@ def as_markdown(cells: Sequence[Cell], draws: int) -> str:
         count = f"{cell.byzantine} of {cell.byzantine + HONEST}"
         lines.append([cell.clusters, cell.dim, count, *errors])
     return "\n".join([f"{draws} draws.", "", *table(header, lines)]) + "\n"
+
+
+def searched_as_markdown(cells: Sequence[SearchedCell], draws: int) -> str:
+    """The table of measured errors where the adversary searches."""
+    header = ["Byzantine", "d", "informed server", "informed server, along the error", "filter"]
+    lines = [
+        [
+            f"{cell.byzantine} of {cell.byzantine + cell.honest}",
+            cell.dim,
+            *(plus_minus(*one, ".2f") for one in (cell.informed, cell.along_error, cell.filtered)),
+        ]
+        for cell in cells
+    ]
+    return (
+        "\n".join([f"The adversary knows all updates and searches. {draws} draws.", "", *table(header, lines)]) + "\n"
+    )
