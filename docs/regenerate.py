@@ -40,7 +40,7 @@ KEPT = (
     Kept("slopes", RESULTS / "slopes", Options(50), "theory.md"),
     Kept("beyond", RESULTS / "beyond", Options(50), "beyond.md"),
     Kept("rotated-mnist", RESULTS / "models", Options(5, data=Path("mnist")), "models.md"),
-    Kept("tables", RESULTS / "tables", Options(10, data=Path("tables")), "tables.md"),
+    Kept("tables", RESULTS / "tables", Options(5, data=Path("tables")), "tables.md"),
     Kept("arena", RESULTS / "arena", Options(5, quick=True), "beyond.md"),
 )
 
