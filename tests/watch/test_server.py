@@ -125,7 +125,7 @@ def test_a_run_that_dies_and_goes_on_is_said_so(folder: Path, server: Served, go
     (folder / "progress.json").write_text("{")  # what cannot be read leaves what was known
     told = next(one["parts"]["progress"] for one in events if "cannot be read" in one["parts"].get("progress", ""))
     assert 'data-state="gone"' in told
-    ProgressFile(folder, 3)
+    ProgressFile(folder, 3).__enter__()
     assert any(
         'data-state="running"' in one["parts"].get("progress", "") and "cannot" not in one["parts"]["progress"]
         for one in events

@@ -51,7 +51,7 @@ def test_a_run_under_way_then_killed_then_run_anew(tmp_path: Path, gone: Process
     assert (found.state, found.left) == ("gone", None)
     assert found.rounds == [rounds]  # what it last did is still shown
 
-    progress = ProgressFile(folder, 3)
+    progress = ProgressFile(folder, 3).__enter__()
     assert source.read().state == "running"
     assert source.read().rounds == []
     progress.close("complete")
@@ -104,7 +104,7 @@ def test_a_sweep_shows_its_results_and_how_to_go_on(finished: Path, tmp_path: Pa
     assert (found.state, found.bars) == ("unknown", [Bar("results", 24, 24)])
     assert found.results is not None
     assert "brifca-median" in found.results
-    progress = ProgressFile(folder, 12, 4)
+    progress = ProgressFile(folder, 12, 4).__enter__()
     found = source.read()
     assert (found.state, found.bars) == ("running", [Bar("trials", 4, 12)])
     as_if_killed(folder, gone)

@@ -14,12 +14,13 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.federation.messages import DECLINED
 from coterie._src.intake import Verdict
 
 if TYPE_CHECKING:
     from coterie._src.federation.network import FlowerNetwork
 
+DECLINED = "the site declines: "
+"""How the fault of a refusal by a rule of the site begins."""
 MAX_COORDINATES = 1 << 16
 """About how many coordinates of an update a distance is computed from."""
 FAR = 2.0

@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.typing import NDArray
 
 from coterie._src.attacks.base import Question as Kind
+from coterie._src.federation.audit import DECLINED
 
 TYPE = "train"
 """Flower's type of all questions."""
@@ -103,8 +104,6 @@ CODE = re.compile(r"^[a-z_]{1,40}$")
 """The form of the code of a refusal."""
 
 
-DECLINED = "the site declines: "
-"""How the fault of a refusal by a rule of the site begins."""
 SITE_ERROR = "site_error"
 """The code of a refusal for no rule: the site could not compute an answer."""
 

@@ -17,7 +17,8 @@ from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
-from coterie._src.federation.messages import DECLINED, OWN_CHOICE, TYPE, Answer, Question, read_answer
+from coterie._src.federation.audit import DECLINED
+from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
 from coterie._src.federation.site_reports import EVALUATE, Request, read_report
