@@ -25,8 +25,8 @@ copyright = "The Coterie maintainers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**.md", "benchmarks/RESULTS.md", "examples/**.md"]
-exclude_patterns = [".*", "out", "dist", "build", "src", "tests"]
+include_patterns = ["*.md", "docs/**.md", "benchmarks/RESULTS.md", "examples/**.md", "tests/mutants/README.md"]
+exclude_patterns = [".*", "out", "dist", "build", "src"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # of blocks that name no language

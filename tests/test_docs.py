@@ -31,10 +31,10 @@ from regenerate import KEPT, MEASURED, Kept
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT.parent / "shared" / "data" / "tables"
 """The published files of the tables that are known by name, where they are at hand."""
-BENCHMARKS = [ROOT / "benchmarks" / "RESULTS.md"]
+MORE = [ROOT / "benchmarks" / "RESULTS.md", ROOT / "tests" / "mutants" / "README.md"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 USAGE, OWN_DATA = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "own-data"))
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md"), *BENCHMARKS])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md"), *MORE])
 RUN_ELSEWHERE = {"README.md", "docs/extending.md", "docs/models.md", "docs/own-data.md", "docs/trackers.md"}
 """Pages whose blocks have tests of their own."""
 SIMULATION = "coterie federate simulate"
