@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 from benchmarks.cpu import processor
 from coterie._src.experiments import Config, RunFolder, read_config, run_trials
+from coterie._src.experiments.callbacks import RunInfo
 from coterie._src.experiments.progress import ProgressFile, TrialNotes
 
 BLOCKS, TRIALS, ROUNDS = 12, 8, 300
@@ -101,7 +102,7 @@ def run() -> tuple[str, list[dict[str, Any]]]:
     seen: list[int] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        RunFolder(folder, read_config(None, list(CHANGES))).open()
+        RunFolder(folder, read_config(None, list(CHANGES))).on_start(RunInfo("benchmark", 0))
         me = [sys.executable, "-m"]
         worker = subprocess.Popen(
             [*me, "benchmarks.watch", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
