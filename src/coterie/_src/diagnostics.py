@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.aggregators import shares_per_cluster
+from coterie._src.aggregators import SpectralFilter, shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
 from coterie._src.arrays import Floats, Ints, as_numpy
 from coterie._src.intake import admit
@@ -131,6 +131,8 @@ class Diagnostics:
             found.append(f"features: condition number {self.condition_number:.1e}, removed by the coordinates{lost}")
         if self.outliers >= 0 and self.max_byzantine:
             reached = "; the bound is reached, so there may be more" if self.bound_reached else ""
+            if self.outliers > self.max_byzantine:
+                reached = "; that bound is too small, and where it was noticed, the run went on with a larger one"
             found.append(f"outliers: {self.outliers} replies left out, {self.max_byzantine} Byzantine clients allowed "
                          f"for{reached}")  # fmt: skip
         return found[:5]
@@ -227,5 +229,8 @@ def _outliers(algorithm: ClusteredDescent, network: Network, state: State) -> in
         rows = newton.rows(updates)
         if (judged := newton.standardised(updates)) is not None:
             rows = judged
-    shares = shares_per_cluster(algorithm.server.aggregate, rows, labels, clusters, weights)
+    rule = algorithm.server.aggregate
+    if state.byzantine and isinstance(rule, SpectralFilter):
+        rule = replace(rule, max_byzantine=state.byzantine)
+    shares = shares_per_cluster(rule, rows, labels, clusters, weights)
     return -1 if shares is None else int((shares == 0).sum())

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -50,6 +50,8 @@ MANY = 512
 FAR = 3.0
 """A row farther than this many typical distances from the median counts as Byzantine. Of Gaussian rows in 8 dimensions,
 the fewest for which the spectrum is used, 999 of 1000 lie within 1.9; in more dimensions, within less."""
+NEARLY_HALF = 0.45
+"""The share of the rows that `standing_out` may leave out."""
 NEGLIGIBLE = 1e-12
 """If the remaining squares are less than this share of all squares, they are rounding errors and are not tested."""
 DISPLACED = 9.2
@@ -153,6 +155,19 @@ class SpectralFilter(Aggregator):
         found[known] = shares / shares.sum()
         return found
 
+    def standing_out(self, updates: Array, weights: Floats, spectrum: bool = True) -> Ints:
+        """The indices of the rows that stand out, whatever `max_byzantine` is.
+
+        These are farther than 3 typical distances from the median or, with `spectrum`, would be left out if nearly
+        half of the rows might be Byzantine.
+        """
+        centre = median(updates)
+        distances = np.sqrt(_squares(updates, centre) * weights / weights.max())
+        typical = typical_distance(distances)
+        out = (distances > FAR * typical) & (typical > 0) | ~np.isfinite(distances)
+        shares = replace(self, max_byzantine=NEARLY_HALF).shares(updates, weights) if spectrum else None
+        return np.flatnonzero(out if shares is None else out | (shares == 0))
+
     def _shares(self, updates: Array, weights: Floats, centre: Array) -> tuple[Ints, Floats | None]:
         """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows."""
         rows = int(updates.shape[0])
@@ -187,6 +202,14 @@ class SpectralFilter(Aggregator):
             group_counts = _reweighted(products, group_counts, removable, directions)
             kept = np.flatnonzero(group_counts)
         return known, group_counts[kept] / group_counts[kept].sum() @ means[kept] * factors[known]
+
+
+def _squares(updates: Array, centre: Array) -> Floats:
+    """(rows,): squared distances to the centre in float64; infinite where they overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = as_numpy(updates).astype(np.float64) - as_numpy(centre).astype(np.float64)
+        found: Floats = np.nan_to_num((away**2).sum(axis=1), nan=np.inf)
+        return found
 
 
 def _within_distance(squares: Floats, counts: Floats, max_byzantine: int, removed: int) -> Ints:

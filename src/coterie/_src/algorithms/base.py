@@ -28,6 +28,7 @@ class State(NamedTuple):
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
     moves: Floats | None = None  # (k,), the moves of the last round
     start_agreement: float = math.nan  # the share of the clients on which the start's candidates agree
+    byzantine: int = 0  # the bound on Byzantine clients, if more of them stood out than the given one allows; else 0
     distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors
 
 

@@ -47,7 +47,9 @@ class ClusteredDescent:
     conditioned : whether the server asks for Hessians, and takes Newton steps in coordinates in which these are alike
         (`init.conditioning`): "no"; "constant" asks once, "varying" again and again, as for a loss that is not
         quadratic.
-    max_byzantine : bound on the number of Byzantine clients, for these coordinates.
+    max_byzantine : bound on the number of Byzantine clients, for these coordinates. With a spectral filter, a Newton
+        step raises it where more clients stand out.
+    strict : whether to raise a ValueError instead.
     """
 
     server: Server
@@ -63,6 +65,7 @@ class ClusteredDescent:
     labels: Ints | None = None
     conditioned: Conditioned = "no"
     max_byzantine: int = 0
+    strict: bool = False
 
     def initial_state(self, network: Network, start: Array, rng: Generator) -> State:
         sizes = ask_sizes(network) if self.weighted or self.conditioned != "no" else None
@@ -70,14 +73,32 @@ class ClusteredDescent:
         if self.conditioned != "no":
             assert sizes is not None
             conditioning = ask_conditioning(network, 0 * start[:1, :], None, sizes, self.max_byzantine)
-        agreement = math.nan
+        agreement, seen = math.nan, 0
         if self.init is not None:
-            start, agreement = self.init.search(network, start, rng, conditioning)
+            start, agreement, seen = self.init.search(network, start, rng, conditioning)
+            self._check(seen, "at the start")
         rounds = self.rounds if self.resample and self.rounds else None
         asked = self.step_size is None and conditioning is None
         curvatures = ask_curvatures(network, rounds) if asked else None
         weights = bounded_weights(sizes) if self.weighted and sizes is not None else None
-        return State(0, start, self.labels, curvatures, weights, conditioning=conditioning, start_agreement=agreement)
+        return State(
+            0,
+            start,
+            self.labels,
+            curvatures,
+            weights,
+            conditioning=conditioning,
+            start_agreement=agreement,
+            byzantine=seen if seen > self.max_byzantine else 0,
+        )
+
+    def _check(self, seen: int, when: str) -> None:
+        """Raise a ValueError if more clients stand out than may be Byzantine, and the server is strict."""
+        if self.strict and seen > self.max_byzantine:
+            raise ValueError(
+                f"max_byzantine: {seen} clients stand out {when}, and {self.max_byzantine} may be Byzantine; strict: "
+                "nothing is published"
+            )
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, RoundInfo]:
         # broadcast the centres; clients choose one and reply with their update; admit what is well-formed
@@ -112,9 +133,12 @@ class ClusteredDescent:
             state = state._replace(conditioning=conditioning, newton=None)
         step_size = SHARE if self.step_size is None else self.step_size
         longest = LONGEST if self.conditioned == "varying" else math.inf
-        step, newton, rows = newton_step(self.server, state, accepted, step_size, longest)
+        bound = max(self.max_byzantine, state.byzantine)
+        step, newton, rows, seen = newton_step(self.server, state, accepted, step_size, longest, bound)
+        self._check(seen, f"in round {state.round}")
         step_sizes = np.full(state.centres.shape[0], step_size)
-        after = self._after(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
+        after = self._after(state, step, accepted._replace(updates=rows), step_sizes)
+        after = after._replace(newton=newton, byzantine=seen if seen > self.max_byzantine else 0)
         return after, self._info(after, step, accepted)
 
     def _participants(self, clients: int, rng: Generator) -> Ints | None:

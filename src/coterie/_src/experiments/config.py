@@ -53,6 +53,11 @@ class AlgorithmSection(Section):
         description="bound on alpha (coterie, brifca-filter, -no-regret, robust starts); below any cluster's share",
         json_schema_extra={"old_name": "most_byzantine"},
     )
+    strict: bool = Field(
+        False,
+        description="coterie, with Hessians: stop where more clients stand out than max_byzantine allows, instead of "
+        "going on with a larger bound",
+    )
     coordinates: Literal["auto", "raw", "hessian"] = Field(
         "auto",
         description="coordinates of starts and steps: raw, or hessian (uncorrelated, of equal spread, by the clients' "

@@ -105,6 +105,7 @@ class Setting(RuleSetting):
             "participation": self.options.participation,
             "conditioned": self.hessians if self.options.coordinates == "hessian" else "no",
             "max_byzantine": self.max_byzantine,
+            "strict": self.options.strict,
         }
         return ClusteredDescent(self.server(rule, project), **(options | changes))
 
@@ -356,7 +357,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "brifca-median",

@@ -23,7 +23,7 @@ from coterie._src.init.conditioning import (
     selected_rows,
 )
 from coterie._src.init.local_models import LocalModels
-from coterie._src.init.robust import BELOW_HALF, leading_directions
+from coterie._src.init.robust import BELOW_HALF, count_alone, leading_directions
 from coterie._src.intake import Accepted, Replies, admit
 from coterie._src.network import Network
 
@@ -63,6 +63,7 @@ class FirstCentres(NamedTuple):
 
     centres: Array  # (k, d)
     agreement: float  # the share of the clients that its two best candidates put into matching clusters
+    byzantine: int  # the bound on the number of Byzantine clients, raised if more points are far from all others
 
 
 class Asked(NamedTuple):
@@ -115,14 +116,16 @@ class RobustStart:
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
         number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
-        than one standard error.
+        than one standard error. If more points are far from all others than may be Byzantine, then all these may be.
         """
         if conditioning is None and self.conditioned != "no":
             byzantine, origin = self._byzantine_count(network), 0 * example[:1, :]
             conditioning = ask_conditioning(network, origin, None, ask_sizes(network), byzantine)
         asked = self._origin(network, example, conditioning)
         clusters = self._count(network, example, rng, asked) if self.clusters is None else self.clusters
-        points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
+        points = self._points(network, example, clusters, asked)
+        byzantine = self._byzantine_count(network)
+        byzantine = max(byzantine, *(count_alone(one.points, byzantine) for one in points))
         candidates = self._candidates(points, clusters, byzantine, rng)
         judged = _candidate_losses(network, candidates, example)
         ranking = _ranked(_losses(judged), byzantine)
@@ -138,7 +141,7 @@ class RobustStart:
                 best = others[other]
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
-        return FirstCentres(like(best, example), agreement)
+        return FirstCentres(like(best, example), agreement, byzantine)
 
     def _byzantine_count(self, network: Network) -> int:
         """The largest number of Byzantine answers: a fraction of all clients, however many honest ones are silent."""

@@ -34,6 +34,8 @@ EXCHANGES = 4
 LLOYD_STEPS = 50
 FAR = 2.0
 """Points farther than this many median distances from the median are outliers."""
+VERY_FAR = 10.0
+"""Points farther than this many median distances, of which no cluster is near, are certainly Byzantine."""
 LONGEST = 4.0
 """For the leading directions, rows are clipped to this many median distances from the median."""
 BELOW_HALF = 0.5 - 1e-12
@@ -167,6 +169,22 @@ def without_outliers(
     left = max(0, allowed - (len(points) - len(inside))) if outliers_count else min(allowed, (len(inside) - 1) // 2)
     # half a point, so that the fraction times the smaller number of points does not round down to one less
     return clipped(inside, byzantine_fraction), min((left + 0.5) / len(inside), BELOW_HALF) if left else 0.0
+
+
+def count_alone(points: Floats, allowed: int) -> int:
+    """The number of points that are very far from the median and belong to no cluster; 0 if it is at most `allowed`.
+
+    Within half of its distance from the median such a point has no more points than may be Byzantine, itself included:
+    no cluster is that small.
+    """
+    bounded = np.clip(np.asarray(points, dtype=np.float64), -1e100, 1e100)  # squares stay finite
+    away = np.linalg.norm(bounded - np.median(bounded, axis=0), axis=1)
+    far = np.flatnonzero(away > VERY_FAR * np.median(away))
+    if len(far) <= allowed or 2 * len(far) >= len(points):
+        return 0
+    near = cdist(bounded[far], bounded) < away[far][:, None] / 2
+    alone = int((near.sum(axis=1) <= allowed).sum())
+    return alone if alone > allowed else 0
 
 
 def clipped(points: Floats, byzantine_fraction: float) -> Floats:

@@ -67,11 +67,16 @@ TILTED: tuple[dict[str, Any], ...] = (
     {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.1},
     {"clusters": 3, "clients": 60, "dim": 20, "byzantine": 0.23},
     {"clusters": 10, "clients": 400, "dim": 20, "byzantine": 0.05},
-    {"clusters": 5, "clients": 200, "dim": 50, "byzantine": 0.05},
-    {"clusters": 15, "clients": 600, "dim": 100, "byzantine": 0.05},
 )
-"""The cells in which the adversary searches."""
-SEARCHES = ("tilt", "tilt, error", "search")
+"""The cells in which the adversary searches for a shift."""
+SEARCHED: tuple[dict[str, Any], ...] = (
+    {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.05},
+    {"clusters": 3, "clients": 60, "dim": 20, "byzantine": 0.1},
+    {"clusters": 3, "clients": 60, "dim": 20, "byzantine": 0.23},
+)
+"""The cells in which it searches answers to all questions."""
+TOO_SMALL = ("sign flip", "paper", "huge noise", "noisy ALIE, worst")
+"""The attacks under a bound of 2 % where 5 % are Byzantine."""
 ONE_CLUSTER = {"clients": 500, "samples": 1, "byzantine": 0.2, "noise_variance": 0.2}
 
 
@@ -110,15 +115,19 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     }
     searched = [
         {"problem": cell, "algorithm": {"max_byzantine": cell["byzantine"]}, "attack": ATTACKS[name]}
-        for cell in TILTED
+        for cells, names in ((TILTED, ("tilt", "tilt, error")), (SEARCHED, ("search",)))
+        for cell in cells
         if not quick or cell["clients"] <= 60
-        for name in SEARCHES
+        for name in names
     ]
-    too_small = {
-        "problem": {"clusters": 5, "clients": 200, "dim": 50},
-        "algorithm": {"max_byzantine": 0.02},
-        "attack": ATTACKS["sign flip"],
-    }
+    too_small = [
+        {
+            "problem": {"clusters": 5, "clients": 200, "dim": 50},
+            "algorithm": {"max_byzantine": 0.02},
+            "attack": ATTACKS[name],
+        }
+        for name in TOO_SMALL
+    ]
     sizes = {"problem": {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.0, "samples": "10..2000"}}
     return {
         "paper": grid(trials, {}, settings),
@@ -148,7 +157,7 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
                 for attack in ATTACKS.values()
             ],
         ),
-        "tilt": grid(max(2, trials // 10), {"dim": 20}, [*searched, too_small, sizes]),
+        "tilt": grid(max(2, trials // 10), {"dim": 20}, [*searched, *too_small, sizes]),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,
