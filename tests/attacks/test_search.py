@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coterie._src.attacks import Attack, Forgery, View, data_poisoning
-from coterie._src.attacks.search import OBJECTIVES, Plan, changed_plan, drawn_plan
+from coterie._src.attacks.search import OBJECTIVES, QUESTIONS, Plan, changed_plan, drawn_plan
 from coterie._src.experiments import read_config, run_trial
 from coterie._src.experiments.methods import METHODS
-from coterie._src.experiments.setup import draw_trial
+from coterie._src.experiments.setup import Custom, draw_trial
 from coterie._src.metrics import cluster_distances
 from coterie._src.simulation import KnownServer, SimulatedNetwork
 
@@ -114,3 +114,19 @@ def test_a_plan_lies_about_one_question_and_not_about_others(question: str, plac
     assert np.asarray(sent.updates)[:, 0] == pytest.approx(np.exp(-2.0) * rows[6:, 0])
     honest = changed_plan(Plan(0, np.ones(6), 1.0, 1.0, 0, np.zeros(4)), rng)(seen(question, rows, rng))
     assert np.array_equal(honest.updates, rows[6:])
+
+
+@pytest.mark.parametrize("question", sorted(QUESTIONS))
+def test_the_worst_of_some_lies_about_one_question_costs_little(question: str) -> None:
+    """Their updates are shifted by two standard deviations; a lie beside it, of any size, makes that hardly worse."""
+    raw = ["run.methods=['brifca-filter']", "algorithm.init=spectral", "algorithm.coordinates=raw"]
+    method = raw if question == "curvature" else ["run.methods=['coterie']"]
+    config = read_config(None, [*CELL, *method, "algorithm.rounds=40"])
+    honest = worst = 0.0
+    for size in (0.0, -6.0, -2.0, 2.0, 6.0, 12.0):
+        lies = np.where(np.arange(4) == QUESTIONS[question], size, 0.0)
+        attack = Attack(Plan(0, np.ones(6), 2.0, 1.0, 0, lies))
+        (found,) = run_trial(config, 0, record=False, custom=Custom(attack=attack)).methods.values()
+        honest = honest or found.metrics["oracle_ratio"]
+        worst = max(worst, found.metrics["oracle_ratio"])
+    assert worst < 1.15 * honest

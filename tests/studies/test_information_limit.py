@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie._src.studies.information_limit import as_markdown, informed_mean, measure
+from coterie._src.studies.information_limit import (
+    as_markdown,
+    informed_mean,
+    measure,
+    measure_searched,
+    searched_as_markdown,
+)
 
 
 def test_the_error_of_an_informed_server() -> None:
@@ -18,3 +24,12 @@ def test_the_error_of_an_informed_server() -> None:
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((20, 40, 6))
     np.testing.assert_allclose(informed_mean(rows, 10, 1e-6, rng), rows.mean(axis=1), atol=1e-6)
+
+
+def test_an_adversary_that_searches_does_more_to_an_informed_server() -> None:
+    """It may choose the direction of the honest error; a random one of the same sizes adds less."""
+    (searched,) = measure_searched(6, cells=[(20, 8, 8)])
+    assert searched.informed[0] >= searched.along_error[0] > 1.3
+    assert searched.filtered[0] > 1.3
+    text = searched_as_markdown([searched], 6)
+    assert text.splitlines()[4].startswith("| 8 of 28 | 8 | ")

@@ -26,7 +26,7 @@ SHIFTS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
 """The size of the shift v, in standard deviations of one update."""
 CHAINS, STEPS = 2, 600
 DRAWS, QUICK_DRAWS = 300, 20
-SEARCHED = ((38, 10, 20), (36, 20, 20), (38, 20, 20), (15, 14, 20))
+SEARCHED = ((38, 10, 20), (36, 20, 20), (38, 20, 20), (38, 30, 100), (15, 14, 20))
 """Honest and Byzantine clients of the attacked cluster, and d, where the adversary searches (in `beyond.TILTED`)."""
 LEADING = 3
 """The leading directions of the honest updates that are tried, in both senses, beside that of their error."""
