@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie._src.studies import information_limit
 from coterie._src.studies.information_limit import (
     as_markdown,
     informed_mean,
@@ -26,8 +27,9 @@ def test_the_error_of_an_informed_server() -> None:
     np.testing.assert_allclose(informed_mean(rows, 10, 1e-6, rng), rows.mean(axis=1), atol=1e-6)
 
 
-def test_an_adversary_that_searches_does_more_to_an_informed_server() -> None:
+def test_an_adversary_that_searches_does_more_to_an_informed_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may choose the direction of the honest error; a random one of the same sizes adds less."""
+    monkeypatch.setattr(information_limit, "STEPS", 100)
     (searched,) = measure_searched(6, cells=[(20, 8, 8)])
     assert searched.informed[0] >= searched.along_error[0] > 1.3
     assert searched.filtered[0] > 1.3

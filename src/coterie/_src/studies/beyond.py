@@ -67,7 +67,6 @@ TILTED: tuple[dict[str, Any], ...] = (
     {"clusters": 5, "clients": 200, "dim": 20, "byzantine": 0.1},
     {"clusters": 3, "clients": 60, "dim": 20, "byzantine": 0.23},
     {"clusters": 10, "clients": 400, "dim": 20, "byzantine": 0.05},
-    {"clusters": 15, "clients": 600, "dim": 100, "byzantine": 0.05},
 )
 """The cells in which the adversary searches for a shift."""
 SEARCHED: tuple[dict[str, Any], ...] = (
