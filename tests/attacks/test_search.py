@@ -30,6 +30,7 @@ def searched(objective: str = "distance", method: str = "coterie") -> dict[str, 
 
 def test_it_finds_worse_than_the_published_attacks_and_the_same_again() -> None:
     found = searched()
+    assert found["oracle_ratio"] < 3
     for kind in ("paper", "sign-flip", "noisy-alie"):
         assert found["matched_dist"] > played(f"attack.kind={kind}", "attack.target=smallest")["matched_dist"]
     again = searched()
