@@ -178,10 +178,12 @@ def test_logistic_regression_does_not_depend_on_the_coordinates_of_the_features(
         other = changed(drawn, affine(np.random.default_rng(4), number, 5), dtype)
         after = fitted(other, "logistic", attack=attack)
         same = changed(drawn, dtype=dtype)
-        if attack != "sign-flip" or dtype != "float32":
-            assert_the_same(before, after, same, other, tolerance)
+        # in float32 a Byzantine client that fits no cluster may claim the other one by rounding alone
+        by_rounding = attack == "sign-flip" and dtype == "float32"
+        if not by_rounding or family != "binary":
+            assert_the_same(before, after, same, other, 0.3 if by_rounding else tolerance)
             continue
-        # in float32 clients that fit both clusters, or none as a Byzantine one may, are in the other by rounding alone
+        # a known limit: here one honest client that fits both clusters is in the other one by rounding, too
         assert before.diagnostics is not None
         changes = np.flatnonzero(before.labels != after.labels)
         assert set(changes.tolist()) <= set(before.diagnostics.uncertain)

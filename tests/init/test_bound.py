@@ -118,7 +118,8 @@ def test_a_bound_that_is_too_small_is_noticed_and_replaced(name: str) -> None:
 
 def test_honest_clients_do_not_stop_a_strict_fit() -> None:
     for seed in range(4):
-        ct.fit(draw(2, 0.0, seed), clusters=2, max_byzantine=0.0, strict=True)
+        result = ct.fit(draw(2, 0.0, seed), clusters=2, max_byzantine=0.0, strict=True)
+        assert result.metrics["ari"] == 1.0
 
 
 def test_a_strict_run_publishes_nothing(tmp_path: Path) -> None:
