@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from coterie._src.batch.engine import device_engine
+from coterie._src.experiments.callbacks import NOTHING
 from coterie._src.experiments.engines import Job
 from coterie._src.studies.figure1 import figure1
 
@@ -24,7 +25,7 @@ def run() -> tuple[str, list[dict[str, Any]]]:
         chosen = config.model_copy(update={"run": config.run.model_copy(update={"methods": list(methods)})})
         torch.cuda.synchronize()
         began = time.perf_counter()
-        done = list(engine([Job(chosen, trial, False) for trial in range(TRIALS)], lambda _: None, lambda: False))
+        done = list(engine([Job(chosen, trial, False) for trial in range(TRIALS)], NOTHING, lambda: False))
         torch.cuda.synchronize()
         assert len(done) == TRIALS
         return time.perf_counter() - began
