@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -282,17 +283,39 @@ def test_a_poisoned_site_is_the_most_suspicious(kind: str) -> None:
     y = y.copy()
     y[poisoned] = np.random.default_rng(0).permutation(y[poisoned])
     model = (ClusteredRegressor if kind == "regressor" else ClusteredClassifier)(**KNOWN).fit(X, y, site)
-    found = pl.DataFrame(model.suspicion_)
-    assert found.columns == ["site", "cluster", "score", "reasons"]
+    found = model.suspicion_
+    assert isinstance(found, pd.DataFrame)
+    assert found.columns.tolist() == ["site", "cluster", "score", "reasons"]
     assert sorted(found["site"]) == model.sites_.tolist()
     assert found["site"][0] == "site 05"
     assert found["score"][0] > 2 > found["score"][1]
-    assert found["score"].is_sorted(descending=True)
+    assert found["score"].is_monotonic_decreasing
     assert "times the usual one of cluster" in found["reasons"][0]
     assert set(found["reasons"][1:]) == {""}
     by_site = dict(zip(model.sites_, model.labels_, strict=True))
     assert found["cluster"].to_list() == [by_site[name] for name in found["site"]]
-    assert isinstance(pd.DataFrame(model.suspicion_), pd.DataFrame)
+
+
+@pytest.mark.parametrize("method", ["coterie", "local"])  # without clusters there are no scores
+def test_without_pandas_the_ranking_is_a_frame_of_polars_or_arrays(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y, site = numbers()
+    y = np.where(site == "site 05", np.random.default_rng(0).permutation(y), y)
+    model = ClusteredRegressor(**KNOWN, method=method).fit(X, y, site)
+    wanted = {name: column.tolist() for name, column in model.suspicion_.items()}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    found = model.suspicion_
+    assert isinstance(found, pl.DataFrame)
+    assert found.schema == {"site": pl.String, "cluster": pl.Int64, "score": pl.Float64, "reasons": pl.String}
+    assert repr(found.to_dict(as_series=False)) == repr(wanted)  # a score may be NaN
+    monkeypatch.setitem(sys.modules, "polars", None)
+    assert repr({name: column.tolist() for name, column in model.suspicion_.items()}) == repr(wanted)
+
+
+def test_before_the_fit_there_is_no_ranking() -> None:
+    with pytest.raises(AttributeError, match=r"^ClusteredRegressor is not fitted and has no suspicion_$"):
+        ClusteredRegressor().suspicion_  # noqa: B018
 
 
 def test_a_cluster_no_larger_than_the_bound_is_suspicious() -> None:

@@ -59,6 +59,28 @@ def test_a_pipeline_may_hand_over_frames(library: str) -> None:
 
 
 @pytest.mark.usefixtures("routing")
+def test_a_search_over_sites_may_hand_over_frames() -> None:
+    """A scaler in the pipeline gives frames; every site is in one part of the rows, and the names reach each fit."""
+    pd = pytest.importorskip("pandas")
+    X, y, site = numbers()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    scaler = StandardScaler().set_output(transform="pandas")
+    steps = [("scale", scaler), ("model", ClusteredRegressor(unknown="global", random_state=0))]
+    grid = {"model__n_clusters": [1, 2], "model__personalise": ["none", "shrink"]}
+    search = GridSearchCV(Pipeline(steps), grid, cv=GroupKFold(3), error_score="raise").fit(table, y, groups=site)
+    best = search.best_estimator_
+    assert best["model"].feature_names_in_.tolist() == ["a", "b", "c"]
+    assert best["model"].suspicion_["site"].nunique() == len(best["model"].sites_)
+    plain = GridSearchCV(
+        Pipeline([("scale", StandardScaler()), steps[1]]), grid, cv=GroupKFold(3), error_score="raise"
+    ).fit(X, y, groups=site)
+    for name in ("mean_test_score", "split2_test_score"):
+        assert np.allclose(search.cv_results_[name], plain.cv_results_[name])
+    with pytest.raises(ValueError, match="feature names"):
+        best.predict(table[["c", "b", "a"]], groups=site)
+
+
+@pytest.mark.usefixtures("routing")
 def test_rows_held_out_choose_the_number_of_clusters() -> None:
     """With rows of every site in every part, two clusters are far better than one, and a third has nothing to add."""
     X, y, site = numbers()

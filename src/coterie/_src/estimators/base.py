@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -125,16 +126,23 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         self._membership = result.membership
         known = [row.get("suspicion", "") for row in result.audit]
         scores = np.array([np.nan if score == "" else score for score in known], dtype=np.float64)
-        self._set_suspicion(scores, [row.get("evidence", "") for row in result.audit])
+        self._suspicion = scores, [row.get("evidence", "") for row in result.audit]
 
-    def _set_suspicion(self, scores: Floats, reasons: list[str]) -> None:
+    @property
+    def suspicion_(self) -> Any:
+        """The sites that stand out most first, as a frame; made when it is asked for, so that a fit loads no pandas."""
+        if not hasattr(self, "_suspicion"):
+            raise AttributeError(f"{type(self).__name__} is not fitted and has no suspicion_")
+        scores, reasons = self._suspicion
         order = np.argsort(-scores, kind="stable")
-        self.suspicion_ = {
-            "site": self.sites_[order],
-            "cluster": self.labels_[order],
-            "score": scores[order],
-            "reasons": np.array(reasons, dtype=object)[order],
-        }
+        return as_frame(
+            {
+                "site": self.sites_[order],
+                "cluster": self.labels_[order],
+                "score": scores[order],
+                "reasons": np.array(reasons, dtype=object)[order],
+            }
+        )
 
     def _check_parameters(self) -> None:
         """What `ct.fit` does not check."""
@@ -338,6 +346,16 @@ class ClusteredModel(BaseEstimator):  # type: ignore[misc]
         """
         found: Self = saving.load(cls, Path(path))
         return found
+
+
+def as_frame(columns: Mapping[str, NDArray[Any]]) -> Any:
+    """A frame of pandas, without it one of Polars, and without both the columns as they are."""
+    for library in ("pandas", "polars"):
+        try:
+            return import_module(library).DataFrame(dict(columns))
+        except ModuleNotFoundError:
+            continue
+    return dict(columns)
 
 
 def site_names(groups: Any, rows: int) -> NDArray[Any]:

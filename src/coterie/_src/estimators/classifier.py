@@ -68,7 +68,7 @@ class ClusteredClassifier(ClassifierMixin, ClusteredModel):  # type: ignore[misc
         Their intercepts.
     cluster_weights_ : ndarray of shape (n_clusters,)
         The weights of the clusters in a "global" prediction.
-    suspicion_ : dict of arrays
+    suspicion_ : frame
         The sites that stand out most first; see `ClusteredRegressor`.
     diagnostics_ : coterie.Diagnostics or None
         Whether the clusters are apart, which sites could belong to another one, and so on.

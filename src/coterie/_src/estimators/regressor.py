@@ -63,11 +63,11 @@ class ClusteredRegressor(RegressorMixin, ClusteredModel):  # type: ignore[misc]
         Their intercepts.
     cluster_weights_ : ndarray of shape (n_clusters,)
         The weights of the clusters in a "global" prediction.
-    suspicion_ : dict of arrays
-        The sites that stand out most first, with the keys `site`, `cluster`, `score` and `reasons`, ready for a frame
-        of pandas or Polars. score: −log₁₀ of the probability that a member of the cluster has such a loss or a larger
-        one. reasons: in words; "" for a site that does not stand out. At most
-        about one in a hundred honest sites has a reason.
+    suspicion_ : frame
+        The sites that stand out most first, with the columns `site`, `cluster`, `score` and `reasons`: a frame of
+        pandas, without it one of Polars, and without both a dictionary of arrays. score: −log₁₀ of the probability
+        that a member of the cluster has such a loss or a larger one. reasons: in words; "" for a site that does not
+        stand out. At most about one in a hundred honest sites has a reason.
     diagnostics_ : coterie.Diagnostics or None
         Whether the clusters are apart, which sites could belong to another one, and so on.
     n_iter_ : int

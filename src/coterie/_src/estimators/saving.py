@@ -82,7 +82,7 @@ def save(model: Any, path: Path) -> None:
         parameters["random_state"] = None
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
-    by_site = np.argsort(np.searchsorted(model.sites_, model.suspicion_["site"]))
+    scores, reasons = model._suspicion
     header = Header(
         format=1,
         version=__version__,
@@ -93,12 +93,12 @@ def save(model: Any, path: Path) -> None:
         features=model.n_features_in_,
         feature_names=None if names is None else Names.of("feature_names_in_", names),
         rounds=model.n_iter_,
-        reasons=model.suspicion_["reasons"][by_site].tolist(),
+        reasons=reasons,
         membership=None if model._membership is None else model._membership.as_dict(),
         diagnostics=None if model.diagnostics_ is None else model.diagnostics_.as_dict(),
     )
     arrays = {name: np.ascontiguousarray(getattr(model, name)) for name in ARRAYS}
-    arrays[SCORES] = np.ascontiguousarray(model.suspicion_["score"][by_site])
+    arrays[SCORES] = np.ascontiguousarray(scores)
     write_atomically(path, as_safetensors(arrays, {KEY: header.model_dump_json()}))
 
 
@@ -163,7 +163,7 @@ def _restored(kind: type[Any], header: Header, arrays: dict[str, NDArray[Any]]) 
     model.diagnostics_ = None if header.diagnostics is None else Diagnostics.from_dict(header.diagnostics)
     if len(header.reasons) != len(model.sites_):
         raise ValueError(f"reasons must have one text per site ({len(model.sites_)}), got {len(header.reasons)}")
-    model._set_suspicion(arrays[SCORES], header.reasons)
+    model._suspicion = arrays[SCORES], header.reasons
     return model
 
 
