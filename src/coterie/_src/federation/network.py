@@ -30,6 +30,8 @@ MAX_UNANSWERED = 3
 """Questions in a row that a client may leave unanswered before it is no longer awaited; it is still asked."""
 MAX_ATTEMPTS = 2
 """How often a client is asked whose reply was lost."""
+MESSAGE_BYTES = 1 << 16
+"""What a reply may take beside the numbers that were asked for."""
 
 
 class Received(NamedTuple):
@@ -50,6 +52,7 @@ class Exchange(NamedTuple):
     group: str
     read: Callable[[Message], tuple[Any, str]]
     nothing: Any  # the answer of a reply that cannot be read
+    max_bytes: int = MESSAGE_BYTES  # of a reply
 
 
 class FlowerNetwork:
@@ -153,14 +156,14 @@ class FlowerNetwork:
                 for node in sorted(listed - self._present_nodes - set(self._presence_calls.values()))
             }
         )
-        pulled = self._mailbox.pull(self._presence_calls)
-        if pulled.incomplete:
-            self._presence_calls = {}
-        for message_id in pulled.unreadable:
+        pulled = self._mailbox.pull(self._presence_calls, MESSAGE_BYTES)
+        for message_id in pulled.lost:  # it is asked again when it is next looked for
+            del self._presence_calls[message_id]
+        for message_id in pulled.refused:
             self._present_nodes.add(self._presence_calls.pop(message_id))
-        for reply in pulled.replies:
-            node = self._presence_calls.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None and not _failed_with(reply, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
+        for message_id, reply in pulled.replies.items():
+            node = self._presence_calls.pop(message_id)
+            if not _failed_with(reply, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
                 self._present_nodes.add(node)
         return len(listed & self._present_nodes)
 
@@ -181,7 +184,9 @@ class FlowerNetwork:
         by_label = {label: question._replace(label=label).record() for label in set(labels.values())}
         records = {client: by_label[label] for client, label in labels.items()}
         self.received = self._exchange(
-            Exchange(records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None))
+            Exchange(
+                records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None), _max_bytes(question)
+            )
         )
         self._log_declined(question)
         clients = sorted(self.received)
@@ -243,16 +248,15 @@ class FlowerNetwork:
         pause = POLL_SECONDS
         while waiting:
             is_last = time.monotonic() >= began + self.deadline  # what has come by now counts
-            pulled = self._mailbox.pull(waiting)
-            if pulled.incomplete:
-                return lost | set(waiting.values())
+            pulled = self._mailbox.pull(waiting, exchange.max_bytes)
             seconds = time.monotonic() - began
-            for message_id, error in pulled.unreadable.items():
+            lost |= {waiting.pop(message_id) for message_id in pulled.lost}
+            for message_id, error in pulled.refused.items():
                 fault = f"cannot be taken apart ({error})"
                 received[waiting.pop(message_id)] = Received(exchange.nothing, fault, seconds)
-            for reply in pulled.replies:
-                client = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if client is None or _failed_with(reply, ErrorCode.NODE_UNAVAILABLE):
+            for message_id, reply in pulled.replies.items():
+                client = waiting.pop(message_id)
+                if _failed_with(reply, ErrorCode.NODE_UNAVAILABLE):
                     continue
                 if _failed_with(reply, ErrorCode.MESSAGE_UNAVAILABLE):
                     lost.add(client)
@@ -265,7 +269,18 @@ class FlowerNetwork:
                 break
             pause = POLL_SECONDS if pulled.replies else min(2 * pause, MAX_POLL_SECONDS)
             time.sleep(pause)
+        self._mailbox.forget(waiting)
         return lost
+
+
+def _max_bytes(question: Question) -> int:
+    """The bytes of the longest reply to a question: Hessians are packed, all others have a number per weight or centre.
+
+    A row of float64 is admitted here, and refused by `intake` where the centres are of another type.
+    """
+    clusters, weights = question.centres.shape
+    numbers: int = weights * (weights + 1) // 2 if question.kind == "hessian" else max(clusters, weights)
+    return MESSAGE_BYTES + 8 * numbers
 
 
 def _failed_with(reply: Message, *codes: int) -> bool:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
-
-class Pulled(NamedTuple):
-    """What one look for replies found."""
-
-    replies: list[Message]
-    unreadable: dict[str, str]  # by message: the error with which Flower failed to decode its reply
-    incomplete: bool = False  # an unreadable reply may have taken others with it: ask again
+from coterie._src.federation.http_replies import HttpReplies, Pulled
 
 
 class Mailbox:
-    """Sends messages and pulls their replies; after the first reply that Flower cannot decode, one by one."""
+    """Sends messages and pulls their replies one by one, so that no reply stands in the way of another."""
 
     def __init__(self, grid: Grid) -> None:
-        self.grid, self.one_by_one = grid, False
+        self.grid = grid
+        self._over_http = HttpReplies(grid) if isinstance(grid, HttpGrid) else None
 
     def push(self, messages: Mapping[int, Message]) -> dict[str, int]:
         """Send messages {key: message} and return {message id: key} of those that Flower accepted."""
@@ -30,23 +25,25 @@ class Mailbox:
         ids = {message.metadata.message_id: key for key, message in messages.items()}
         return {message_id: key for message_id, key in ids.items() if message_id in pushed}
 
-    def pull(self, message_ids: Iterable[str]) -> Pulled:
-        """Return the replies that have come. An error of the connection to Flower's server is raised."""
-        ids = list(message_ids)
-        if ids and not self.one_by_one:
+    def pull(self, message_ids: Collection[str], max_bytes: int) -> Pulled:
+        """Return the replies that have come. An error of the connection to Flower's server is raised.
+
+        max_bytes: of a reply that comes over HTTP; a larger one is refused.
+        """
+        if self._over_http is not None:
+            return self._over_http.pull(list(message_ids), max_bytes)
+        pulled = Pulled({}, {}, set())
+        for message_id in list(message_ids):
             try:
-                return Pulled(list(self.grid.pull_messages(ids)), {})
+                for reply in self.grid.pull_messages([message_id]):
+                    pulled.replies[message_id] = reply
             except httpx.HTTPError:
                 raise
-            except Exception:
-                self.one_by_one = True
-                return Pulled([], {}, incomplete=True)
-        pulled = Pulled([], {})
-        for message_id in ids:
-            try:
-                pulled.replies.extend(self.grid.pull_messages([message_id]))
-            except httpx.HTTPError:
-                raise
-            except Exception as error:
-                pulled.unreadable[message_id] = type(error).__name__
+            except Exception as error:  # a reply that Flower cannot decode
+                pulled.refused[message_id] = type(error).__name__
         return pulled
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Let go what has come of replies that nobody waits for any more."""
+        if self._over_http is not None:
+            self._over_http.forget(message_ids)
