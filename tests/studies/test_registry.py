@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from command import coterie
+from coterie._src.cli.sweep import run_grids
+from coterie._src.experiments.config import Config
+from coterie._src.experiments.database import Database
+from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.results import aggregate
 from coterie._src.studies.registry import STUDIES
 from coterie._src.studies.study import Options, Rows, Study
@@ -73,3 +77,23 @@ def test_a_study_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "out" / "second" / "summary.csv").is_file()
     assert coterie(*command, cwd=tmp_path).returncode == 2
     assert coterie(*command, "--resume", cwd=tmp_path).returncode == 0
+
+
+def test_the_first_trial_of_all_grids_comes_before_the_second_of_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, add = [], Database.add
+
+    def noted(database: Database, config: Config, result: TrialResult) -> None:
+        order.append((result.trial, database.path.parent.name))
+        add(database, config, result)
+
+    monkeypatch.setattr(Database, "add", noted)
+    grids = {name: grid(trials=2, seed=seed) for seed, name in enumerate(("first", "second"))}
+    databases = run_grids(grids, tmp_path, 1, "local", None, table=False)
+    assert order == sorted(order)
+    assert len(order) == 4 * len(grids["first"].configs)
+    for seed, (name, database) in enumerate(databases.items()):
+        found = database.rows(grids[name].keys)
+        assert {row["seed"] for row in found} == {seed}
+        assert {row["trial"] for row in found} == {0, 1}

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from coterie._src.cli.app import app, dated_folder
-from coterie._src.cli.sweep import Device, EngineName, RayAddress, Seed, Workers, check_resume, run_grid
+from coterie._src.cli.sweep import Device, EngineName, RayAddress, Seed, Workers, check_resume, run_grids
 
 if TYPE_CHECKING:
     from coterie._src.experiments.results import Row
@@ -108,9 +108,11 @@ def run_study(
     folder = options.out or dated_folder()
     first = next(iter(study.reports))
     rows: dict[str, Sequence[Row]] = {}
-    for name, grid in grids.items():
-        _announce(study, name, grids)
-        rows[name] = run_grid(grid, folder / name, workers, engine, ray_address, study.prints_tables).rows(grid.keys)
+    for part in [grids] if study.together else [{name: grid} for name, grid in grids.items()]:
+        for name in part:
+            _announce(study, name, grids)
+        databases = run_grids(part, folder, workers, engine, ray_address, study.prints_tables)
+        rows |= {name: databases[name].rows(grid.keys) for name, grid in part.items()}
         if study.report_early:
             write_atomically(folder / first, study.reports[first](rows, options).encode())
     for file, draw in study.figures.items():

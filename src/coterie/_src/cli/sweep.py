@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -73,6 +73,21 @@ def run_grid(
     grid: Grid, folder: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
 ) -> Database:
     """Run the trials that are left of a grid with a progress bar, write summary.csv, and print the table if `table`."""
+    return run_grids({".": grid}, folder, workers, engine, ray_address, table)["."]
+
+
+def run_grids(
+    grids: Mapping[str, Grid],
+    folder: Path,
+    workers: int | None,
+    engine: str,
+    ray_address: str | None,
+    table: bool = True,
+) -> dict[str, Database]:
+    """As `run_grid` for several grids, whose results are in folders of their names below `folder`.
+
+    They share the workers, and trial 0 of all of them is run before trial 1 of any.
+    """
     from coterie._src.cli.views import SweepProgress
     from coterie._src.experiments import check
     from coterie._src.experiments.callbacks import Callbacks
@@ -85,37 +100,47 @@ def run_grid(
     from coterie._src.experiments.sweep import sweep as run_jobs
     from coterie._src.report import results_table
 
-    for config in grid.configs:
+    configs = [config for grid in grids.values() for config in grid.configs]
+    for config in configs:
         check(config)
-    print_doubts(grid.configs)
-    finished = (folder / FILE).is_file() and not jobs_left(grid, Database(folder))
-    if grid.configs[0].run.device != "cpu" and not finished:  # a finished grid is read without a GPU
-        chosen = device_engine_for(grid, engine, workers)
+    print_doubts(configs)
+    first = next(iter(grids.values()))
+    finished = all(
+        (folder / name / FILE).is_file() and not jobs_left(grid, Database(folder / name))
+        for name, grid in grids.items()
+    )
+    if configs[0].run.device != "cpu" and not finished:  # a finished grid is read without a GPU
+        chosen = device_engine_for(first, engine, workers)
     else:
-        chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(grid.configs[0]))
+        chosen = ray_engine(ray_address) if engine == "ray" else local_engine(workers or worker_count(configs[0]))
     with CtrlC() as interrupted:
-        database = Database(folder, create=True)
-        keep_grid(grid, folder)
-        jobs = jobs_left(grid, database)
-        total = len(grid.configs) * grid.trials
+        databases = {name: Database(folder / name, create=True) for name in grids}
+        for name, grid in grids.items():
+            keep_grid(grid, folder / name)
+        left = [(job, databases[name]) for name, grid in grids.items() for job in jobs_left(grid, databases[name])]
+        left.sort(key=lambda one: one[0].trial)
+        total = sum(len(grid.configs) * grid.trials for grid in grids.values())
+
+        def rows() -> list[dict[str, Any]]:
+            return [row for name, grid in grids.items() for row in databases[name].rows(grid.keys)]
+
         with (
-            SweepProgress(
-                total, total - len(jobs), lambda: results_table(aggregate(database.rows(grid.keys)), last=12)
-            ) as view,
-            ProgressFile(place := folder.resolve(), total, total - len(jobs)) as progress,
+            SweepProgress(total, total - len(left), lambda: results_table(aggregate(rows()), last=12)) as view,
+            ProgressFile(place := folder.resolve(), total, total - len(left)) as progress,
         ):
-            jobs = [job._replace(folder=place) for job in jobs]
-            run_jobs(jobs, database, chosen, Callbacks([view, progress]), interrupted)
+            jobs = [job._replace(folder=place) for job, _ in left]
+            run_jobs(jobs, [database for _, database in left], chosen, Callbacks([view, progress]), interrupted)
             progress.close("interrupted" if interrupted() else "complete")
-    summary = without_clock(aggregate(database.rows(grid.keys)))
-    write_atomically(folder / "summary.csv", as_csv(summary).encode())
-    if table:
-        output_console().print(results_table(summary))
+    for name, grid in grids.items():
+        summary = without_clock(aggregate(databases[name].rows(grid.keys)))
+        write_atomically(folder / name / "summary.csv", as_csv(summary).encode())
+        if table:
+            output_console().print(results_table(summary))
     state = "Interrupted; go on with --resume. Finished trials are" if interrupted() else "Everything is"
     print(f"{state} in {folder}/", file=sys.stderr)
     if interrupted():
         raise SystemExit(130)
-    return database
+    return databases
 
 
 def device_engine_for(grid: Grid, engine: str, workers: int | None) -> Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,13 +191,14 @@ def jobs_left(grid: Grid, database: Database) -> list[Job]:
 
 
 def sweep(
-    jobs: list[Job],
-    database: Database,
+    jobs: Sequence[Job],
+    database: Database | Sequence[Database],
     engine: Engine,
     callback: Callback = NOTHING,
     stop: Stop = lambda: False,
 ) -> None:
-    """Run the jobs; each trial is written to the database before the next one is handled."""
+    """Run the jobs; each trial is written to the database, or to that of its job, before the next one is handled."""
+    kept = [database] * len(jobs) if isinstance(database, Database) else database
     for place, result in engine(jobs, callback, stop):
-        database.add(jobs[place].config, result)
+        kept[place].add(jobs[place].config, result)
         callback.on_trial(result)

@@ -61,6 +61,8 @@ class Study:
         Whether results in the folder are used without being asked to.
     prints_tables
         Whether the table of each grid is printed when it is finished.
+    together
+        Whether the grids share the workers, and trial 0 of all of them is run before trial 1 of any.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Study:
     report_early: bool = False
     always_resumes: bool = False
     prints_tables: bool = True
+    together: bool = False
 
     def default_trials(self, quick: bool) -> int:
         """The number of trials where the user names none."""

@@ -346,6 +346,6 @@ STUDY = Study(
     quick_trials=2,
     needs_data=True,
     check=_check,
-    report_early=True,
     prints_tables=False,
+    together=True,
 )

@@ -213,7 +213,7 @@ def _read_once(path: str, stamp: tuple[tuple[str, int, int], ...], **options: An
     return read_tables(path, **options)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=len(KNOWN_TABLES.names))
 def _read_known_once(name: str, path: str, stamps: tuple[Any, ...], level_clients: float, **options: Any) -> OwnData:
     """The clients of a known table; stamps: those of its files."""
     return encode_tables(read_known(name, path), max_byzantine=level_clients, **options)
