@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import re
+import shlex
 import signal
 import sys
 import warnings
@@ -59,6 +60,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key, e.g. `--set problem.dim=50`. Repeatable."),
 ]
+Tracked = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="NAME:TARGET",
+        help="Also send options, metrics by round and results to mlflow:URI, tensorboard:DIR or jsonl:FILE. "
+        "Repeatable.",
+    ),
+]
 
 
 class CtrlC:
@@ -92,6 +102,11 @@ def dated_folder() -> Path:
     name = datetime.now().strftime("%Y%m%d-%H%M%S")
     folders = (Path("runs") / f"{name}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
     return next(folder for folder in folders if not folder.exists())
+
+
+def command_line() -> str:
+    """The command that was given."""
+    return shlex.join(["coterie", *sys.argv[1:]])
 
 
 def output_console() -> Console:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, app, dated_folder, print_doubts
+from coterie._src.cli.app import ConfigFile, CtrlC, Overrides, Tracked, app, command_line, dated_folder, print_doubts
 
 if TYPE_CHECKING:
     from coterie._src.experiments import Config, RunFolder
@@ -83,15 +82,7 @@ def run(
             "`--set problem.path=NEW`; says what has changed.",
         ),
     ] = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--track",
-            metavar="NAME:TARGET",
-            help="Also send options, metrics by round and results to mlflow:URI, tensorboard:DIR or jsonl:FILE. "
-            "Repeatable.",
-        ),
-    ] = None,
+    track: Tracked = None,
 ) -> None:
     """Compare methods on a problem; print a table, and write all results to a folder.
 
@@ -142,8 +133,7 @@ def _run(
     progress = ProgressFile(place, trials, max_rounds=trials * max_rounds(chosen))
     files = [] if folder is None else [folder, progress, results, Page(folder, results)]
     callback = Callbacks([ProgressBar(chosen), *(files or [results]), *trackers])
-    command = shlex.join(["coterie", *sys.argv[1:]])
-    run = RunInfo(command, chosen.run.seed, flattened(chosen), None if folder is None else folder.path)
+    run = RunInfo(command_line(), chosen.run.seed, flattened(chosen), None if folder is None else folder.path)
     with CtrlC() as interrupted, told(callback, run, interrupted):
         print_doubts([chosen])
         if earlier is None:

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coterie._src.cli.app import CtrlC, Overrides, app, dated_folder, output_console, print_doubts
+from coterie._src.cli.app import (
+    CtrlC,
+    Overrides,
+    Tracked,
+    app,
+    command_line,
+    dated_folder,
+    output_console,
+    print_doubts,
+)
 
 if TYPE_CHECKING:
+    from coterie._src.experiments.callbacks import Callback
     from coterie._src.experiments.database import Database
     from coterie._src.experiments.engines import Engine
     from coterie._src.experiments.sweep import Grid
@@ -39,6 +49,7 @@ def sweep(
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/DATE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that already holds results.")] = False,
+    track: Tracked = None,
 ) -> None:
     """Run a grid of configurations: the product of all lists, times the trials.
 
@@ -47,6 +58,7 @@ def sweep(
     `coterie results OUT` and `coterie plot OUT`.
     """
     from coterie._src.experiments.sweep import read_grid
+    from coterie._src.tracking import tracker
 
     if file is None:
         if not (resume and out is not None):
@@ -55,7 +67,8 @@ def sweep(
         file = out / "grid.toml"
     grid = read_grid(file, [*(changes or []), *([f"run.device={device}"] if device else [])])
     check_resume(out, ["."], resume)
-    run_grid(grid, out or dated_folder(), workers, engine, ray_address)
+    trackers = [tracker(text) for text in track or []]
+    run_grid(grid, out or dated_folder(), workers, engine, ray_address, trackers=trackers)
 
 
 def check_resume(out: Path | None, names: Sequence[str], resume: bool) -> None:
@@ -70,10 +83,16 @@ def check_resume(out: Path | None, names: Sequence[str], resume: bool) -> None:
 
 
 def run_grid(
-    grid: Grid, folder: Path, workers: int | None, engine: str, ray_address: str | None, table: bool = True
+    grid: Grid,
+    folder: Path,
+    workers: int | None,
+    engine: str,
+    ray_address: str | None,
+    table: bool = True,
+    trackers: Sequence[Callback] = (),
 ) -> Database:
     """Run the trials that are left of a grid with a progress bar, write summary.csv, and print the table if `table`."""
-    return run_grids({".": grid}, folder, workers, engine, ray_address, table)["."]
+    return run_grids({".": grid}, folder, workers, engine, ray_address, table, trackers)["."]
 
 
 def run_grids(
@@ -83,6 +102,7 @@ def run_grids(
     engine: str,
     ray_address: str | None,
     table: bool = True,
+    trackers: Sequence[Callback] = (),
 ) -> dict[str, Database]:
     """As `run_grid` for several grids, whose results are in folders of their names below `folder`.
 
@@ -90,13 +110,13 @@ def run_grids(
     """
     from coterie._src.cli.views import SweepProgress
     from coterie._src.experiments import check
-    from coterie._src.experiments.callbacks import Callbacks
+    from coterie._src.experiments.callbacks import Callbacks, RunInfo, told
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
     from coterie._src.experiments.progress import ProgressFile
     from coterie._src.experiments.results import aggregate, as_csv, without_clock
     from coterie._src.experiments.run_folder import write_atomically
-    from coterie._src.experiments.sweep import jobs_left, keep_grid
+    from coterie._src.experiments.sweep import all_options, jobs_left, keep_grid, varied_options
     from coterie._src.experiments.sweep import sweep as run_jobs
     from coterie._src.report import results_table
 
@@ -124,18 +144,29 @@ def run_grids(
         def rows() -> list[dict[str, Any]]:
             return [row for name, grid in grids.items() for row in databases[name].rows(grid.keys)]
 
+        run = RunInfo(command_line(), configs[0].run.seed, all_options(configs) if trackers else {}, folder)
         with (
+            told(tracked := Callbacks(trackers), run, interrupted),
             SweepProgress(total, total - len(left), lambda: results_table(aggregate(rows()), last=12)) as view,
             ProgressFile(place := folder.resolve(), total, total - len(left)) as progress,
         ):
             jobs = [job._replace(folder=place) for job, _ in left]
-            run_jobs(jobs, [database for _, database in left], chosen, Callbacks([view, progress]), interrupted)
+            run_jobs(
+                jobs,
+                [database for _, database in left],
+                chosen,
+                Callbacks([view, progress, tracked]),
+                interrupted,
+                varied_options(configs) if trackers else (),
+            )
             progress.close("interrupted" if interrupted() else "complete")
-    for name, grid in grids.items():
-        summary = without_clock(aggregate(databases[name].rows(grid.keys)))
-        write_atomically(folder / name / "summary.csv", as_csv(summary).encode())
-        if table:
-            output_console().print(results_table(summary))
+            summaries = {
+                name: without_clock(aggregate(databases[name].rows(grid.keys))) for name, grid in grids.items()
+            }
+            for name, summary in summaries.items():
+                write_atomically(folder / name / "summary.csv", as_csv(summary).encode())
+    for summary in summaries.values() if table else ():
+        output_console().print(results_table(summary))
     state = "Interrupted; go on with --resume. Finished trials are" if interrupted() else "Everything is"
     print(f"{state} in {folder}/", file=sys.stderr)
     if interrupted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,3 +46,4 @@ class TrialResult:
     clients: list[Row] = field(default_factory=list)  # per client and clustering method, with held-out samples
     comparisons: dict[str, str] = field(default_factory=dict)  # by method: who is better off than alone, in words
     changes: Changes | None = None  # of a run that continues an earlier one
+    options: Mapping[str, Any] = field(default_factory=dict)  # in a sweep, those in which its configurations differ

@@ -11,6 +11,7 @@ import numpy as np
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.problems import ClientTables
+from coterie._src.metrics import Metrics
 from coterie._src.registry import Registry
 
 
@@ -94,13 +95,13 @@ def share(hits: int, trials: int) -> tuple[float, float, float]:
 def summarise(trials: Sequence[TrialResult]) -> Summary:
     """{method: {metric: {mean, se, trials}}} in the order of the methods."""
     ordered = sorted(trials, key=lambda trial: trial.trial)
-    names = list(ordered[0].methods) if ordered else []
+    found: dict[str, list[Metrics]] = {}
+    for trial in ordered:
+        for name, result in trial.methods.items():
+            found.setdefault(name, []).append(result.metrics)
     return {
-        name: {
-            metric: statistic([t.methods[name].metrics.get(metric, math.nan) for t in ordered])
-            for metric in METRICS.names
-        }
-        for name in names
+        name: {metric: statistic([metrics.get(metric, math.nan) for metrics in own]) for metric in METRICS.names}
+        for name, own in found.items()
     }
 
 

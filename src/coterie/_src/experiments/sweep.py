@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie._src.experiments.callbacks import NOTHING, Callback
+from coterie._src.experiments.callbacks import NOTHING, Callback, flattened
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.database import Database, key
 from coterie._src.experiments.engines import Engine, Job, Stop
 from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.results import varied
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import override, parse_config, read_toml, toml_value
@@ -68,6 +70,20 @@ def parse_grid(raw: Raw) -> Grid:
         if len({str(getattr(config.run, name)) for config in found}) > 1:
             raise ValueError(f"run.{name}: must be the same for the whole sweep")
     return Grid(found, raw)
+
+
+def all_options(configs: Sequence[Config]) -> dict[str, Any]:
+    """Every option by its name; of one in which the configurations differ, the list of its values."""
+    values: dict[str, dict[str, Any]] = {}
+    for name, value in itertools.chain(*(flattened(config).items() for config in configs)):
+        values.setdefault(name, {})[json.dumps(value)] = value
+    found = {name: list(distinct.values()) for name, distinct in values.items()}
+    return {name: several if len(several) > 1 else several[0] for name, several in found.items()}
+
+
+def varied_options(configs: Sequence[Config]) -> list[str]:
+    """The names of the options in which the configurations differ; the methods have results of their own."""
+    return [name for name in varied([flattened(config) for config in configs]) if name != "run.methods"]
 
 
 def seeded(grid: Grid, seed: int | None) -> Grid:
@@ -196,9 +212,14 @@ def sweep(
     engine: Engine,
     callback: Callback = NOTHING,
     stop: Stop = lambda: False,
+    varied: Sequence[str] = (),
 ) -> None:
-    """Run the jobs; each trial is written to the database, or to that of its job, before the next one is handled."""
+    """Run the jobs; each trial is written to the database, or to that of its job, before the next one is handled.
+
+    varied: the options that the callback is told with each trial.
+    """
     kept = [database] * len(jobs) if isinstance(database, Database) else database
     for place, result in engine(jobs, callback, stop):
         kept[place].add(jobs[place].config, result)
-        callback.on_trial(result)
+        options = flattened(jobs[place].config) if varied else {}
+        callback.on_trial(replace(result, options={name: options[name] for name in varied if name in options}))

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
@@ -32,15 +33,25 @@ AT_ONCE = 50
 END_SECONDS = 60.0
 """The seconds for which the end of a run waits for a tracker that takes nothing."""
 
+MAX_NAME = 150
+"""The characters of a name that a folder may have as well."""
+
 
 class Entry(NamedTuple):
     """What is tracked: the row of a round, or at the end of a trial the metrics of a method."""
 
     seconds: float  # since the epoch
     trial: int
-    method: str
+    method: str  # in a sweep with the options of its configuration, see `Tracker.curves`
     values: Mapping[str, Any]
     is_final: bool = False  # of the end of a trial
+
+
+class Curve(NamedTuple):
+    """What the curves of one name belong to."""
+
+    method: str
+    options: Mapping[str, Any]  # of a configuration of a sweep, those in which it differs from others
 
 
 class Point(NamedTuple):
@@ -66,6 +77,8 @@ class Tracker(Callback):
     target: str
     files: ExitStack
     """Closed at the end, whatever happens."""
+    curves: dict[str, Curve]
+    """By the method of an entry whose trial has ended: what it stands for."""
 
     @abstractmethod
     def begin(self, run: RunInfo) -> None:
@@ -82,6 +95,7 @@ class Tracker(Callback):
     def on_start(self, run: RunInfo) -> None:
         self._entries: deque[Entry] = deque()
         self._results: list[TrialResult] = []
+        self.curves: dict[str, Curve] = {}
         self._status: Status = "failed"
         self._begun, self._ended, self._error, self._told = Event(), Event(), "", False
         self._thread = Thread(target=self._work, args=(run,), name=f"track {self.name}", daemon=True)
@@ -92,9 +106,10 @@ class Tracker(Callback):
         self._add(Entry(time.time(), trial, method, row))
 
     def on_trial(self, result: TrialResult) -> None:
-        self._results.append(result)
-        for method, found in result.methods.items():
-            self._add(Entry(time.time(), result.trial, method, found.metrics, is_final=True))
+        methods = {self._curve_name(method, result.options): found for method, found in result.methods.items()}
+        self._results.append(replace(result, methods=methods))
+        for name, found in methods.items():
+            self._add(Entry(time.time(), result.trial, name, found.metrics, is_final=True))
 
     def on_end(self, status: Status) -> None:
         self._status = status
@@ -105,6 +120,15 @@ class Tracker(Callback):
         if self._thread.is_alive():
             self._error = f"has taken nothing for {END_SECONDS:.0f} s"
         self._warn()
+
+    def _curve_name(self, method: str, options: Mapping[str, Any]) -> str:
+        """The name of the curves of a method, in a sweep with its options; it is kept in `curves`."""
+        name = ", ".join([method, *(f"{key}={value}" for key, value in options.items())])
+        if len(name) > MAX_NAME:
+            known = (known for known, curve in self.curves.items() if curve == (method, options))
+            name = next(known, f"{name[:MAX_NAME]} … {len(self.curves)}")
+        self.curves.setdefault(name, Curve(method, options))
+        return name
 
     def _add(self, entry: Entry) -> None:
         if self._error:

@@ -55,7 +55,7 @@ class JSONLines(Tracker):
             [
                 {
                     **{"event": "trial" if entry.is_final else "round", "time": entry.seconds},
-                    **{"trial": entry.trial, "method": entry.method},
+                    **{"trial": entry.trial, **self._curve(entry.method)},
                     **{name: value for name, value in entry.values.items() if name not in RENAMED_COLUMNS},
                 }
                 for entry in entries
@@ -65,6 +65,10 @@ class JSONLines(Tracker):
     def finish(self, status: Status, results: Sequence[TrialResult]) -> None:
         """Write the line of the end."""
         self._append([{"event": "end", "time": time.time(), "status": status, "methods": summarise(results)}])
+
+    def _curve(self, name: str) -> dict[str, Any]:
+        method, options = self.curves.get(name, (name, {}))
+        return {"method": method, **({"options": {**options}} if options else {})}
 
     def _append(self, rows: Sequence[dict[str, Any]]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from coterie._src.tracking.base import (
     without_passwords,
 )
 
-ARTIFACTS = ("config.toml", "summary.json", "trials.csv", "convergence.png", "report.html")
+ARTIFACTS = ("config.toml", "summary.json", "trials.csv", "convergence.png", "report.html", "grid.toml", "summary.csv")
 """The files of a run's folder that are sent, beside `centres/`."""
 MODEL = "model"
 DATABASES = ("mysql", "postgresql", "mssql")
@@ -93,7 +93,6 @@ class MLflow(Tracker):
     def begin(self, run: RunInfo) -> None:
         """Make the run with its options and tags."""
         from mlflow import MlflowClient
-        from mlflow.entities import Param
 
         self._folder = run.folder
         self._children: dict[str, str] = {}
@@ -104,9 +103,7 @@ class MLflow(Tracker):
         )
         name = None if run.folder is None else run.folder.resolve().name
         self._run = self._client.create_run(self._experiment_id, tags=tags(run), run_name=name).info.run_id
-        params = [Param(key, str(value)[:MAX_CHARACTERS]) for key, value in run.params.items()]
-        for first in range(0, len(params), MAX_PARAMS):
-            self._client.log_batch(self._run, params=params[first : first + MAX_PARAMS])
+        self._log_params(self._run, run.params)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Write the metrics of each method to its run."""
@@ -134,14 +131,22 @@ class MLflow(Tracker):
             for run in (*self._children.values(), self._run):
                 self._client.set_terminated(run, STATUS[status])
 
+    def _log_params(self, run: str, options: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(key, str(value)[:MAX_CHARACTERS]) for key, value in options.items()]
+        for first in range(0, len(params), MAX_PARAMS):
+            self._client.log_batch(run, params=params[first : first + MAX_PARAMS])
+
     def _log(self, method: str, own: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
         if method not in self._children:
-            parent = {"mlflow.parentRunId": self._run, "method": method}
-            self._children[method] = self._client.create_run(
-                self._experiment_id, tags=parent, run_name=method
-            ).info.run_id
+            name, options = self.curves.get(method, (method, {}))
+            parent = {"mlflow.parentRunId": self._run, "method": name}
+            child = self._client.create_run(self._experiment_id, tags=parent, run_name=method).info.run_id
+            self._children[method] = child
+            self._log_params(child, options)
         metrics = [Metric(_metric_name(p.name), p.value, round(1000 * p.seconds), p.step) for p in own]
         for first in range(0, len(metrics), MAX_METRICS):
             self._client.log_batch(self._children[method], metrics=metrics[first : first + MAX_METRICS])
