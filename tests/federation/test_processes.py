@@ -50,7 +50,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     place, port = tmp_path / "deployment", free_port()
     config = read_config(None, [
         "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=2",
-        "algorithm.step=0.1",
+        "algorithm.step=0.1", "algorithm.max_byzantine=0",
     ])  # fmt: skip
     names = ["oslo", "rome"]
     write_deployment(place, config, [*names, "unknown"], host="127.0.0.1", port=port, method="brifca-median")
@@ -74,7 +74,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     deadline = slowest + 3.0  # a SuperNode looks for messages every 3 s
     # the port may answer before the server does: then the command ends with an error, and is given again
     for _ in range(5):
-        run = begin("server/run.sh", f"min_clients=1 max_clients=3 deadline={deadline}")
+        run = begin("server/run.sh", f"min_clients=1 min_replies=1 max_clients=3 deadline={deadline}")
         wait_until(lambda run=run: waiting_for(out) == (1, 2) or run.poll() not in (None, 0), 240)
         if run.poll() in (None, 0):
             break
@@ -114,7 +114,7 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
     config = read_config(None, [
         "problem.clusters=2", f"problem.clients={count}", "problem.dim=5", "problem.byzantine=0",
         "problem.samples=[40, 41, 42, 43, 44, 45]",  # which tell in the audit who is who
-        f"algorithm.rounds={rounds}", "algorithm.step=0.1", "algorithm.init=gaussian",
+        f"algorithm.rounds={rounds}", "algorithm.step=0.1", "algorithm.init=gaussian", "algorithm.max_byzantine=0",
     ])  # fmt: skip
     names = [f"site{i}" for i in range(count)]
     write_deployment(

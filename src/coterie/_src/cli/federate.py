@@ -52,19 +52,23 @@ def up(
 ) -> None:
     """Write all that a federation needs: the app, certificates and keys, and start scripts for server and sites.
 
-    OUT/README.md says who gets and starts what. Connections are encrypted, and the server knows a site by its key.
+    OUT/README.md says who gets and starts what, and how many Byzantine sites this federation can stand; one that can
+    stand fewer than `algorithm.max_byzantine` allows is refused. Connections are encrypted, and the server knows a
+    site by its key.
     """
     from coterie._src.experiments import read_config
     from coterie._src.experiments.problems import Folder
 
     with needing_flower():
         from coterie._src.federation.deployment import write_deployment
+        from coterie._src.federation.protection import protection
     chosen = read_config(config, changes or [])
     if isinstance(chosen.problem, Folder) and features < 1 and not chosen.problem.columns:
         raise ValueError(
             'problem.columns: name the sites\' feature columns, e.g. --set \'problem.columns=["age", "dose"]\', or say'
             " --features how many there are, in the same order everywhere"
         )
+    protection(chosen, len(site), method).check()
     page = write_deployment(
         out,
         chosen,

@@ -32,6 +32,7 @@ from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
 from coterie._src.federation.page import federation_page
+from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site import Site
@@ -56,6 +57,7 @@ class RunSettings(NamedTuple):
     features: int = 0
     folder: str = "federation"
     for_all: bool = False
+    min_replies: int = 0  # 0: by `protection`
 
 
 def read_settings(run_config: Mapping[str, Any]) -> RunSettings:
@@ -164,11 +166,15 @@ def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, 
 
 def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path) -> NDArray[Any]:
     """The centres that a run ends with; its state is kept in the folder."""
+    needed = protection(config, settings.max_clients, settings.method)
+    config = _with_quorum(config, needed.quorum)
     algorithm, start = _algorithm_and_start(config, settings, features)
+    min_replies = settings.min_replies or needed.min_replies
     strategy = ClusteredStrategy(
         algorithm,
         max_clients=settings.max_clients,
-        min_clients=settings.min_clients,
+        min_clients=max(settings.min_clients, min_replies),
+        min_replies=min_replies,
         patience=settings.patience,
         deadline=settings.deadline,
         folder=folder,
@@ -188,6 +194,12 @@ def _with_one_cluster(config: Config) -> Config:
             "algorithm": config.algorithm.model_copy(update={"clusters": "known"}),
         }
     )
+
+
+def _with_quorum(config: Config, quorum: int) -> Config:
+    """The configuration with at least this quorum."""
+    chosen = max(quorum, config.algorithm.quorum)
+    return config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"quorum": chosen})})
 
 
 def _score(config: Config, features: int) -> Score:

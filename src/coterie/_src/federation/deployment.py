@@ -20,6 +20,7 @@ from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
 from coterie._src.federation.certificates import CertificateAuthority, node_key, write_secret
+from coterie._src.federation.protection import protection
 from coterie._src.federation.site_policy import policy_as_toml
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -83,6 +84,9 @@ def write_deployment(
         "inner_port": str(port + 1 if proxy else port),
         "certificate": str((place / "server" / "ca.pem").resolve()),
         "samples": samples,
+        "protection": "\n".join(
+            f"- {line}" for line in protection(config, len(sites), method).lines(config.algorithm.trim)
+        ),
         "quoted_samples": shlex.quote(samples),
     }
     flags = (

@@ -28,6 +28,8 @@ from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
 
+MAX_PAUSE_SECONDS = 60.0
+"""Between two attempts at a round that had too few replies, at most."""
 ONLY_START = "a clustered round needs the state of the rounds before it: use start()"
 
 
@@ -43,9 +45,12 @@ class ClusteredStrategy(Strategy):
     min_clients
         The number of nodes that must answer before the first round.
     patience
-        Seconds to wait for these nodes, at most.
+        Seconds to wait for these nodes, or for enough replies to a round, at most.
     deadline
         Seconds that a client has for an answer.
+    min_replies
+        The accepted replies without which a round changes nothing. It is played again until `patience` is over; then
+        the run ends with an error, and may be started again later.
     folder
         Where the state after every round, the audit and the progress are written. A strategy that finds a state there
         goes on after it.
@@ -78,6 +83,7 @@ class ClusteredStrategy(Strategy):
         min_clients: int = 1,
         patience: float = 600.0,
         deadline: float = 60.0,
+        min_replies: int = 0,
         folder: str | Path | None = None,
         seed: int = 0,
         identity: str = "",
@@ -85,10 +91,12 @@ class ClusteredStrategy(Strategy):
     ) -> None:
         if not 1 <= min_clients <= max_clients:
             raise ValueError(f"min_clients must be from 1 to max_clients ({max_clients}), got {min_clients}")
+        if not 0 <= min_replies <= max_clients:
+            raise ValueError(f"min_replies must be from 0 to max_clients ({max_clients}), got {min_replies}")
         if not deadline > 0:
             raise ValueError(f"deadline must be positive, got {deadline}")
         self.algorithm, self.max_clients, self.min_clients = algorithm, max_clients, min_clients
-        self.patience, self.deadline = patience, deadline
+        self.patience, self.deadline, self.min_replies = patience, deadline, min_replies
         self.seed, self.identity, self.on_round = seed, identity, on_round
         self.checkpoint = None if folder is None else Checkpoint(folder)
 
@@ -123,7 +131,7 @@ class ClusteredStrategy(Strategy):
             file.update(file.progress._replace(round=state.round))
         result = Result(arrays=initial_arrays)
         began, first_round = time.monotonic(), 0 if state is None else state.round
-        for finished in self._rounds(network, initial_arrays["centres"].numpy(), rng, state):
+        for finished in self._rounds(network, file, initial_arrays["centres"].numpy(), rng, state):
             state, info = finished
             rows = [] if info is None else audit_rows(info, network, state.round)
             if self.checkpoint is not None:
@@ -158,17 +166,40 @@ class ClusteredStrategy(Strategy):
             file.count_replies(present, self.min_clients, waiting=True)
             time.sleep(POLL_SECONDS * 10)
 
-    def _rounds(self, network: FlowerNetwork, centres: Centres, rng: Generator, state: State | None) -> Iterator[Round]:
-        """Yield the start and every finished round; where the nodes have changed, go on from the last state."""
-        nodes_changed = True
-        while nodes_changed:
-            nodes, nodes_changed = list(network.clients.nodes), False
+    def _rounds(
+        self, network: FlowerNetwork, file: ProgressFile, centres: Centres, rng: Generator, state: State | None
+    ) -> Iterator[Round]:
+        """Yield the start and every finished round; where the nodes have changed, go on from the last state.
+
+        A round with too few accepted replies changes nothing and is played again.
+        """
+        nodes, shortage = list(network.clients.nodes), Shortage(self.min_replies, self.patience)
+        random_state = rng.bit_generator.state
+        while True:
             for finished in play(self.algorithm, network, centres, rng, state):
-                yield finished
-                if finished.info is not None and network.clients.nodes != nodes:
-                    nodes_changed = not finished.info.converged
-                    state = _ask_again(finished.state, network) if nodes_changed else finished.state
+                if finished.info is not None and shortage.concerns(finished.info):
+                    rng.bit_generator.state = random_state
+                    self._log_shortage(finished, network, file)
+                    shortage.wait(finished)
                     break
+                shortage.end()
+                yield finished
+                state, random_state = finished.state, rng.bit_generator.state
+                if finished.info is not None and network.clients.nodes != nodes and not finished.info.converged:
+                    nodes, state = list(network.clients.nodes), _ask_again(state, network)
+                    break
+            else:
+                return
+
+    def _log_shortage(self, short: Round, network: FlowerNetwork, file: ProgressFile) -> None:
+        assert short.info is not None
+        rows = audit_rows(short.info, network, short.state.round)
+        accepted = _accepted(short.info)
+        log(WARNING, "round %s: %s of at least %s replies; it is asked again", short.state.round, accepted,
+            self.min_replies)  # fmt: skip
+        for fault in file.progress.after(short.state.round, short.info, rows, 0.0).faults:
+            log(WARNING, fault)
+        file.count_replies(accepted, self.min_replies, waiting=True)
 
     def _log_round(self, file: ProgressFile, without_number: set[int]) -> None:
         """Log one line for the round and one for each fault."""
@@ -214,10 +245,53 @@ def _ask_again(state: State, network: FlowerNetwork) -> State:
     )
 
 
+def _accepted(info: RoundInfo) -> int:
+    return int((info.verdicts == Verdict.ACCEPTED).sum())
+
+
+class Shortage:
+    """Too few accepted replies in one round after the other.
+
+    Parameters
+    ----------
+    min_replies
+        How many there must be.
+    patience
+        Seconds after which a round is not played again.
+    """
+
+    def __init__(self, min_replies: int, patience: float) -> None:
+        self.min_replies, self.patience = min_replies, patience
+        self.end()
+
+    def concerns(self, info: RoundInfo) -> bool:
+        """Whether a round has too few accepted replies."""
+        return _accepted(info) < self.min_replies
+
+    def end(self) -> None:
+        """Begin anew: a round had enough."""
+        self._began: float | None = None
+        self._pause = POLL_SECONDS * 10
+
+    def wait(self, short: Round) -> None:
+        """Wait before the round is played again, each time longer, or raise a ValueError when patience is over."""
+        assert short.info is not None
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        left = self._began + self.patience - now
+        if left <= 0:
+            raise ValueError(
+                f"min_replies: round {short.state.round} had {_accepted(short.info)} accepted replies of at least "
+                f"{self.min_replies}, and no more within {self.patience:g} s; start again to go on"
+            )
+        time.sleep(min(self._pause, left))
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
+
+
 def _metrics(info: RoundInfo) -> MetricRecord:
     return MetricRecord(
         {
-            "replies": int((info.verdicts == Verdict.ACCEPTED).sum()),
+            "replies": _accepted(info),
             "sizes": info.sizes.tolist(),
             "movement": float(info.movement),
         }
