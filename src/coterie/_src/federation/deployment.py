@@ -23,6 +23,9 @@ from coterie._src.federation.certificates import CertificateAuthority, node_key,
 from coterie._src.federation.protection import protection
 from coterie._src.federation.site_policy import policy_as_toml
 
+CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 10, 100
+"""What nginx lets through from one address, for each site, as all sites may be behind one: connections at a time,
+requests a second, and requests at once. A site asks for messages every few seconds, and replies in ten requests."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 APP_FILES = ("app/pyproject.toml", "app/federation_app/__init__.py", "app/federation_app/apps.py")
@@ -83,6 +86,9 @@ def write_deployment(
         "port": str(port),
         "inner_port": str(port + 1 if proxy else port),
         "certificate": str((place / "server" / "ca.pem").resolve()),
+        "connections": str(CONNECTIONS_PER_SITE * len(sites)),
+        "requests_per_second": str(REQUESTS_PER_SITE * len(sites)),
+        "burst": str(BURST_PER_SITE * len(sites)),
         "samples": samples,
         "protection": "\n".join(
             f"- {line}" for line in protection(config, len(sites), method).lines(config.algorithm.trim)
