@@ -128,6 +128,16 @@ def byzantine_of(config: Config) -> float:
     return float(config.problem.byzantine)  # type: ignore[attr-defined]
 
 
+def test_a_split_that_is_not_whole_does_not_count() -> None:
+    rows = [row("coterie+own", "auto", trial, 0.5 + trial) for trial in range(3)]
+    rows += [row("ifca", 2, trial, 0.25) for trial in (2, 0)]
+    found = scores_of(rows, "test_r2")
+    assert found["coterie+own", "auto"][NO_ATTACK].tolist() == [0.5, 2.5]
+    assert found["ifca", "2"][NO_ATTACK].tolist() == [0.25, 0.25]
+    with pytest.raises(ValueError, match="no split has the results of all methods"):
+        scores_of([row("coterie+own", "auto", 0, 0.5), row("ifca", 2, 1, 0.5)], "test_r2")
+
+
 @pytest.mark.parametrize(("split", "clusters"), [(17, 2), (6, 5)])
 def test_a_cluster_that_is_led_astray_along_an_unknown_column_harms_no_personal_model(
     split: int, clusters: int
