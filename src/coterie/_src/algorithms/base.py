@@ -28,6 +28,7 @@ class State(NamedTuple):
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
     moves: Floats | None = None  # (k,), the moves of the last round
     start_agreement: float = math.nan  # the share of the clients on which the start's candidates agree
+    typical_size: float = 0.0  # the median n_i of a sample, where a round asks its clients for theirs; 0: it does not
     distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors
 
 

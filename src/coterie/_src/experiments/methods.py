@@ -28,6 +28,7 @@ from coterie._src.data import Truth
 from coterie._src.experiments.starts import DEFAULT_ASKING, STARTS, asks
 from coterie._src.init import RobustStart
 from coterie._src.init.conditioning import MAX_NUMBERS, Conditioned
+from coterie._src.init.sampling import SAMPLE
 from coterie._src.optimisers import Adam, Momentum, Optimiser, PlainSteps
 from coterie._src.projections import Box, L2Ball, Projection, Unconstrained, UnitSphere
 from coterie._src.registry import Registry
@@ -106,7 +107,7 @@ class Setting(RuleSetting):
             "resample": self.options.resample,
             "empty": self.options.empty,
             "participation": self.options.participation,
-            "conditioned": self.hessians if self.options.coordinates == "hessian" else "no",
+            "conditioned": self.hessians if self.options.coordinates == "hessian" and self._few_numbers else "no",
             "max_byzantine": self.max_byzantine,
         }
         return ClusteredDescent(self.server(rule, project), **(options | changes))
@@ -115,10 +116,16 @@ class Setting(RuleSetting):
     def hessians(self) -> Conditioned:
         """Whether the server may ask for Hessians, and whether these vary with the parameters."""
         known = getattr(self.task, "hessians_known", "never")  # a task of one's own may lack it
-        small = self.clients * self.task.dim**2 <= MAX_NUMBERS
-        if self.options.coordinates == "raw" or known == "never" or not small:
+        if self.options.coordinates == "raw" or known == "never":
             return "no"
-        return "constant" if known == "constant" else "varying"
+        if known == "constant":  # of many clients a sample can be asked
+            return "constant" if min(self.clients, SAMPLE) * self.task.dim**2 <= MAX_NUMBERS else "no"
+        return "varying" if self._few_numbers else "no"
+
+    @property
+    def _few_numbers(self) -> bool:
+        """Whether all clients can be asked for Hessians."""
+        return self.clients * self.task.dim**2 <= MAX_NUMBERS
 
     def robust_start(self) -> RobustStart:
         """The robust start: the configured one, or the default where that asks no clients."""
