@@ -15,7 +15,8 @@ from coterie._src.data import mixed_regression
 from coterie._src.experiments import methods
 from coterie._src.init import sampling
 from coterie._src.init.sampling import UNLIKELY, byzantine_among, draw_sample
-from coterie._src.network import SomeClients, own_numbers
+from coterie._src.intake import own_numbers
+from coterie._src.network import SomeClients
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import linear_regression
 

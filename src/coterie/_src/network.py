@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from coterie._src.arrays import Array, Ints
 from coterie._src.coordinates import Coordinates
-from coterie._src.intake import Replies
+from coterie._src.intake import Replies, own_numbers
 
 
 class Network(Protocol):
@@ -136,17 +135,3 @@ class SomeClients:
     def _own(self, replies: Replies) -> Replies:
         """The replies with this network's numbers; -1 for a sender that is none of its clients."""
         return replace(replies, clients=own_numbers(replies.clients, self.clients))
-
-
-def own_numbers(senders: Sequence[Any] | Ints, clients: Ints) -> Ints:
-    """Where the senders stand among ascending numbers of clients; -1 for one that is none of these.
-
-    >>> own_numbers([7, "7", 3, 4, None], np.array([3, 5, 7])).tolist()
-    [2, -1, 0, -1, -1]
-    """
-    if not (type(senders) is np.ndarray and senders.dtype.kind == "i"):
-        whole = [isinstance(one, int | np.integer) and not isinstance(one, bool) for one in senders]
-        inside = [one if ok and 0 <= one <= clients[-1] else -1 for one, ok in zip(senders, whole, strict=True)]
-        senders = np.array(inside, dtype=np.int64)
-    places = np.minimum(np.searchsorted(clients, senders), len(clients) - 1)
-    return np.where(clients[places] == senders, places, -1)

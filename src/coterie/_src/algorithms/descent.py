@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -23,7 +23,7 @@ from coterie._src.init.conditioning import (
     ask_sizes,
 )
 from coterie._src.init.sampling import Sample, draw_sample
-from coterie._src.intake import Accepted, admit
+from coterie._src.intake import Accepted, admit, admit_asked
 from coterie._src.network import Network, SomeClients
 from coterie._src.server import Server, Step, take_step
 from coterie._src.step_sizes import ask_curvatures, automatic_steps
@@ -49,7 +49,8 @@ class ClusteredDescent:
         moves are less than that error and no longer get smaller; 0: never.
     weighted : a client counts by its number of samples, but no more than the median client, since it may report a
         false one; needs a rule that takes weights.
-    participation : the share of the clients that a round asks, drawn anew in each; the others are silent.
+    participation : the share of the clients that a round asks, drawn anew in each; the others are silent. The work and
+        the memory of a round are those of the clients that it asks.
     init : finds the first centres by asking the clients; the given ones tell only the kind of array. None: the given.
     labels : (m,), clusters that are known and fixed, -1 for a client that counts in none; None: clients choose.
     conditioned : whether the server asks for Hessians, and takes Newton steps in coordinates in which these are alike
@@ -128,7 +129,9 @@ class ClusteredDescent:
         sizes = ask_sizes(first.network)
         found = ask_conditioning(first.network, 0 * state.centres[:1, :], None, sizes, first.byzantine)
         curvatures = ask_curvatures(network) if found is None else None
-        return state._replace(conditioning=_for_all(found, first, state.centres), curvatures=curvatures)
+        typical = float(np.median(sizes)) if self.weighted and first.clients is not None else 0.0
+        conditioning = _for_all(found, first, state.centres)
+        return state._replace(conditioning=conditioning, curvatures=curvatures, typical_size=typical)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
         """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
@@ -137,7 +140,9 @@ class ClusteredDescent:
         # in rounds 1, 3, 7, …, after a restart, and where the steps do not get shorter
         due = state.newton is None or (state.round + 1) & state.round == 0 or state.rounds_since > 0
         if self.conditioned == "varying" and state.round and due:
-            conditioning = conditioning.at(network, state.centres, accepted.by_client(accepted.labels, 0))
+            labels = np.zeros(network.count, dtype=np.int64)
+            labels[accepted.clients] = accepted.labels
+            conditioning = conditioning.at(network, state.centres, labels)
             state = state._replace(conditioning=conditioning, newton=None)
         step_size = SHARE if self.step_size is None else self.step_size
         longest = LONGEST if self.conditioned == "varying" else math.inf
@@ -204,6 +209,7 @@ class ClusteredDescent:
             unknown_senders=accepted.unknown_senders,
             # a round without a reply says nothing about convergence
             converged=len(accepted.clients) > 0 and (at_rest or precise or oscillates),
+            asked=accepted.asked,
         )
 
 
@@ -218,7 +224,11 @@ def _collect(
     coordinates = None if state.conditioning is None else state.conditioning.coordinates
     replies = network.gradients(state.centres, state.round, labels, part, participants, coordinates)
     clusters = state.centres.shape[0]
-    accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
+    expected: dict[str, Any] = {"clusters": clusters, "round": state.round, "like": state.centres}
+    if participants is None:
+        accepted = admit(replies, clients=network.count, **expected)
+    else:
+        accepted = admit_asked(replies, participants, **expected)
     if labels is None:
         return accepted
     counted = labels[accepted.clients] >= 0
