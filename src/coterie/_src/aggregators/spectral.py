@@ -311,8 +311,8 @@ def displaced(along: Array, most: int) -> tuple[Floats, Floats, Floats]:
     of which one has at most `most` rows, and that of one normal group. It does not depend on the scale of the
     coordinates, which is why it needs no estimate of the honest spread.
 
-    along: (rows, directions), on any device. Returns, each (directions,) in NumPy: the gain, the minority's share of the
-    rows, and its side, −1 or 1.
+    along: (rows, directions), on any device. Returns, each (directions,) in NumPy: the gain, the minority's share of
+    the rows, and its side, −1 or 1.
 
     >>> line = np.linspace(-1.0, 1.0, 30)
     >>> gain, share, side = displaced(np.stack([line, np.where(line > 0.7, line + 5, line)], axis=1), 10)
