@@ -22,6 +22,9 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+"""The data types for which kernels are compiled."""
+
 
 def namespace(*arrays: Array) -> Any:
     """The array-API namespace of the given arrays (NumPy or PyTorch)."""
@@ -84,7 +87,7 @@ def expit(array: Array) -> Array:
 
 def is_plain(array: Array) -> bool:
     """Whether it is a NumPy array of float32 or float64, such as compiled functions take."""
-    return type(array) is np.ndarray and array.dtype in (np.float32, np.float64)
+    return type(array) is np.ndarray and array.dtype in FLOATS
 
 
 def row_distances(rows: Array, others: Array) -> Floats:
