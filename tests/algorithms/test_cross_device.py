@@ -12,7 +12,7 @@ import pytest
 import coterie as ct
 from coterie._src.algorithms import ClusteredDescent, State
 from coterie._src.data import Clients
-from coterie._src.experiments import methods
+from coterie._src.experiments import method_setting
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.init import sampling
 from coterie._src.intake import Replies, Verdict, admit_asked
@@ -96,7 +96,7 @@ def test_rounds_of_few_clients_end_near_the_truth_though_a_third_drops_out(
     Coordinates and the start come from a sample, and no other client is asked before it takes part.
     """
     monkeypatch.setattr(SimulatedNetwork, "_send", lossy(lost))
-    for module in (sampling, methods):
+    for module in (sampling, method_setting):
         monkeypatch.setattr(module, "SAMPLE", 600)
     federation = ct.mixed_regression(2, clients=3000, clusters=3, samples=20, dim=8, byzantine=0.05)
     found = ct.fit(

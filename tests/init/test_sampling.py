@@ -12,7 +12,7 @@ import coterie as ct
 from coterie._src.arrays import as_numpy
 from coterie._src.attacks import Attack, paper
 from coterie._src.data import mixed_regression
-from coterie._src.experiments import methods
+from coterie._src.experiments import method_setting
 from coterie._src.init import sampling
 from coterie._src.init.sampling import UNLIKELY, byzantine_among, draw_sample
 from coterie._src.intake import own_numbers
@@ -90,7 +90,7 @@ def test_few_clients_are_all_asked() -> None:
 
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sampling, methods):
+    for module in (sampling, method_setting):
         monkeypatch.setattr(module, "SAMPLE", 300)
 
 
@@ -102,7 +102,7 @@ def test_a_start_from_a_sample_leads_to_the_same_end(
     numbers: int, bound: Any, clusters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether all clients are asked for Hessians, or the sample alone."""
-    for module in ("algorithms.descent", "experiments.methods"):
+    for module in ("algorithms.descent", "experiments.method_setting"):
         monkeypatch.setattr(f"coterie._src.{module}.MAX_NUMBERS", numbers)
     counts: list[int] = []
     hessians = SimulatedNetwork.hessians

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from coterie._src.arrays import Array, Bools, Ints, as_numpy, detached, is_plain, namespace
 from coterie._src.kernels.replies import well_formed
 
+INT64 = np.dtype(np.int64)
+
 
 class Verdict(IntEnum):
     """The result of the checks on a client's reply in a round. SILENT: no reply arrived."""
@@ -151,7 +153,7 @@ def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, lik
 
 
 def _is_column(values: Any, count: int) -> bool:
-    return type(values) is np.ndarray and values.dtype == np.int64 and values.shape == (count,)
+    return type(values) is np.ndarray and values.dtype == INT64 and values.shape == (count,)
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:

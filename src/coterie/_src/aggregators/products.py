@@ -85,12 +85,18 @@ class Dense:
         between = sums - 2 * self.gram
         return copies(xp.where(between < EXACT * sums, 0.0 * between, between), max_size)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        """All eigenvalues, ascending, and eigenvectors: on a GPU some take about as long as all."""
+        values, vectors = namespace(self.gram).linalg.eigh(self.gram)
+        return values, vectors
+
     def leading(self, count: int) -> tuple[Array, Array]:
         """The `count` largest eigenvalues in ascending order, (count,), and their eigenvectors, (rows, count)."""
         gram, xp = self.gram, namespace(self.gram)
         if not is_numpy_array(gram):
             if count > 1:
-                values, vectors = xp.linalg.eigh(gram)
+                values, vectors = self._spectrum
                 return values[-count:], vectors[:, -count:]
             # on a GPU a few large products are faster than the many small steps of an iteration
             power, squares = gram, xp.linalg.diagonal(gram)

@@ -176,7 +176,7 @@ class ClusteredDescent:
         clusters = state.centres.shape[0]
         if state.curvatures is None:
             assert self.step_size is not None
-            return np.full(clusters, self.step_size)
+            return np.array([self.step_size] * clusters)
         return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
 
     def _after(self, state: State, step: Step, accepted: Accepted, step_sizes: Floats) -> State:
