@@ -117,16 +117,32 @@ def watch(
     folder: Annotated[Path, typer.Argument(help="The folder that the federation writes, such as server/federation.")],
 ) -> None:
     """Show the progress of a federation on its server: rounds, replies, clusters, faults, time left. Ctrl-C ends this
-    view, not the federation.
+    view, not the federation. Where the run has died it says so, and ends with exit code 2.
 
     This view is for a terminal; `coterie watch FOLDER` shows the same and the audit as a page for the browser.
     """
     with needing_flower():
+        from coterie._src.federation.certificates import expiry_warnings
         from coterie._src.federation.progress import read_progress
+        from coterie._src.federation.untrusted import printable
     if read_progress(folder) is None:
         raise ValueError(f"{folder}: no federation writes here yet")
+    for line in expiry_warnings(folder.resolve().parent):
+        print(f"warning: {line}", file=sys.stderr)
+
+    def has_died() -> bool:
+        found = read_progress(folder)
+        return found is not None and found[0].has_died()
+
     with contextlib.suppress(KeyboardInterrupt):
-        _show(folder, lambda: False)
+        _show(folder, has_died)
+        found, _ = read_progress(folder) or (None, 0.0)
+        if found is not None and found.has_died():
+            why = f" ({printable(found.error, 500)})" if found.error else ""
+            raise ValueError(
+                f"{folder}: the run has died after round {found.round} of {found.rounds}{why}; run.sh starts it again, "
+                "and it goes on after the last finished round"
+            )
 
 
 def _show(folder: Path, has_ended: Callable[[], bool]) -> None:

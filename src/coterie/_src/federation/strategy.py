@@ -20,14 +20,19 @@ from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
 from coterie._src.federation.audit import audit_rows
 from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
+from coterie._src.federation.server_folder import Participants
+from coterie._src.federation.untrusted import printable
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
 
+END_SECONDS = 15.0
+"""How long a run that was stopped may take to its end, before the next one says that the folder is in use."""
 MAX_PAUSE_SECONDS = 60.0
 """Between two attempts at a round that had too few replies, at most."""
 ONLY_START = "a clustered round needs the state of the rounds before it: use start()"
@@ -119,10 +124,25 @@ class ClusteredStrategy(Strategy):
         Result
             The last centres as `arrays["centres"]`, and replies, cluster sizes and movement of every round.
         """
-        file = ProgressFile(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
+        if self.checkpoint is None:
+            return self._start(grid, initial_arrays, None)
+        with locked(self.checkpoint.folder, "run", END_SECONDS):
+            return self._start(grid, initial_arrays, self.checkpoint.folder)
+
+    def _start(self, grid: Grid, initial_arrays: ArrayRecord, folder: Path | None) -> Result:
+        file = ProgressFile(folder, self.algorithm.rounds)
+        try:
+            return self._run(grid, initial_arrays, file)
+        except Exception as error:
+            file.update(file.progress._replace(error=printable(error, 500)))
+            raise
+
+    def _run(self, grid: Grid, initial_arrays: ArrayRecord, file: ProgressFile) -> Result:
+        """Run the algorithm to its end, with the folder locked."""
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies)
+        participants = Participants(None if self.checkpoint is None else self.checkpoint.folder.resolve().parent)
+        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
         if saved is not None:
@@ -139,8 +159,8 @@ class ClusteredStrategy(Strategy):
             if info is not None:
                 seconds_per_round = (time.monotonic() - began) / (state.round - first_round)
                 left = seconds_per_round * (self.algorithm.rounds - state.round)
-                file.update(file.progress.after(state.round, info, rows, left))
-                self._log_round(file, clients.without_number)
+                file.update(file.progress.after(state.round, info, rows, left, participants.name))
+                self._log_round(file, network)
                 self.on_round(state, info)
                 result.train_metrics_clientapp[state.round] = _metrics(info)
         assert state is not None
@@ -197,16 +217,16 @@ class ClusteredStrategy(Strategy):
         accepted = _accepted(short.info)
         log(WARNING, "round %s: %s of at least %s replies; it is asked again", short.state.round, accepted,
             self.min_replies)  # fmt: skip
-        for fault in file.progress.after(short.state.round, short.info, rows, 0.0).faults:
+        for fault in file.progress.after(short.state.round, short.info, rows, 0.0, network.participants.name).faults:
             log(WARNING, fault)
         file.count_replies(accepted, self.min_replies, waiting=True)
 
-    def _log_round(self, file: ProgressFile, without_number: set[int]) -> None:
+    def _log_round(self, file: ProgressFile, network: FlowerNetwork) -> None:
         """Log one line for the round and one for each fault."""
         log(INFO, file.progress.line())
-        if without_number:
-            nodes = sorted(without_number)
-            log(WARNING, "max_clients: there are %s clients already; nodes left out: %s", self.max_clients, nodes)
+        if network.clients.without_number:
+            sites = ", ".join(sorted(map(network.participants.name, network.clients.without_number)))
+            log(WARNING, "max_clients: there are %s clients already; sites left out: %s", self.max_clients, sites)
         for fault in file.progress.faults:
             log(WARNING, fault)
 
