@@ -101,12 +101,19 @@ def test_the_daily_business_of_a_server(place: Path, tmp_path: Path, processes: 
 
 @pytest.mark.slow
 def test_two_federations_on_one_server(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
-    """With folders and ports of their own they do not know of each other."""
+    """With folders and ports of their own they do not know of each other; keys come and go while they run."""
     places = [tmp_path / "one", tmp_path / "two"]
     for place, name in zip(places, ("oslo", "rome"), strict=True):
         write_deployment(place, read_config(None, CONFIG), [name], host="127.0.0.1", port=free_port())
         started(processes, tmp_path, place, "server/start.sh")
     wait_until(lambda: all((place / "server" / "ready").exists() for place in places), 120)
+    server = places[0] / "server"
+    assert coterie("site", "init", "lyon", cwd=tmp_path).returncode == 0
+    added = coterie("federate", "add", "lyon", "--key", "lyon/lyon.pub", "--folder", str(server), cwd=tmp_path)
+    assert added.returncode == 0, added.stderr
+    wait_until((server / "nodes" / "lyon.json").exists, 30)  # without a restart
+    assert coterie("federate", "revoke", "lyon", "--folder", str(server), cwd=tmp_path).returncode == 0
+    wait_until(lambda: "lyon.pub is withdrawn" in (tmp_path / "server-start.sh.log").read_text(), 30)
     for place, name in zip(places, ("oslo", "rome"), strict=True):
         shown = coterie("federate", "status", "--folder", str(place / "server"), cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr

@@ -106,8 +106,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         )
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
-    if config.algorithm.strict:
-        raise ValueError("algorithm.strict: is for coterie run and ct.fit, not for a federation")
     app = ServerApp()
 
     @app.main()
@@ -186,6 +184,7 @@ def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, fol
         deadline=settings.deadline,
         folder=folder,
         seed=config.run.seed,
+        max_suspects=needed.allowed if config.algorithm.strict else None,
         identity=_identity(config, settings.method, features),
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))

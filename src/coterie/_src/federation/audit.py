@@ -71,6 +71,20 @@ def audit_clients(rows: Iterable[Row]) -> list[ClientAudit]:
     return sorted((_audit_client(own) for own in rows_of.values()), key=lambda one: (-one.score, one.client))
 
 
+def suspects(rows: Iterable[Row]) -> list[ClientAudit]:
+    """Return the clients that stand out by what they have sent, and are not blocked.
+
+    That is, whose replies are refused in more than OFTEN of the rounds, or are FAR from their cluster's.
+    """
+    rows = list(rows)
+    last = {row["client"]: row["verdict"] for row in rows}
+    return [
+        one
+        for one in audit_clients(rows)
+        if (one.refused_fraction > OFTEN or one.distance > FAR) and last[one.client] != "blocked"
+    ]
+
+
 def _audit_client(own: Sequence[Row]) -> ClientAudit:
     rounds = len(own)
     distances = [row["distance"] for row in own if row["distance"] is not None]

@@ -120,17 +120,19 @@ class Control:
 
         settings: such as "deadline=20.0 min_clients=5". folder: of the results.
         """
+        if not self.answers():
+            raise ValueError("server: does not answer; is it started (start.sh)?")
         if not (app / PROJECT).is_file():
             raise ValueError(f"{app}: the app is missing; it belongs beside the folder of the server")
         try:
             known, _ = load_and_validate(app / PROJECT)
             given = parse_config_args([one for one in settings if one.strip()])
+            names = sorted(known["tool"]["flwr"]["app"].get("config", {}))
+            if unknown := sorted(given.keys() - set(names)):
+                raise ValueError(f"settings: a run has no {unknown[0]!r}; it has {', '.join(names)}")
             content = build_fab_from_disk(app)
         except click.ClickException as error:
             raise ValueError(f"run: {error.format_message()}") from None
-        names = sorted(known["tool"]["flwr"]["app"].get("config", {}))
-        if unknown := sorted(given.keys() - set(names)):
-            raise ValueError(f"settings: a run has no {unknown[0]!r}; it has {', '.join(names)}")
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {})),
             override_config=user_config_to_proto({**given, "folder": str(folder)}),

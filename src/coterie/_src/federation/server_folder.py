@@ -141,6 +141,14 @@ def block_site(server: Path, site: str, reason: str) -> None:
     write_blocked(server, {**blocked_sites(server), site: Block(printable(reason), since)})
 
 
+def check_participant(server: Path, site: str) -> None:
+    """Raise a ValueError where a server knows no such site; one without a name is a node, a number."""
+    read_settings_of(server)
+    known = {one.site for one in key_files(server)} | {name for name, _ in names_of_nodes(server).values()}
+    if site not in known and not site.isdecimal():
+        raise ValueError(f"site: {site!r} is not known; known are {', '.join(sorted(known)) or 'none'}")
+
+
 def allow_site(server: Path, site: str) -> None:
     """Let a site take part again."""
     blocks = blocked_sites(server)
