@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from coterie import __version__
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.run_folder import write_atomically
@@ -30,9 +31,21 @@ CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 10, 100
 requests a second, and requests at once. A site asks for messages every few seconds, and replies in ten requests."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 APP_FILES = ("app/pyproject.toml", "app/federation_app/__init__.py", "app/federation_app/apps.py")
+PROXY_FILES = (
+    "server/nginx.conf",
+    "server/compose.yaml",
+    "server/Dockerfile.nginx",
+    "server/units.sh",
+    *(f"server/systemd/{name}.service" for name in ("server", "proxy", "run")),
+)
+"""For a server that others than this machine reach."""
+SITE_FILES = ("compose.yaml", "units.sh", "systemd/site.service")
+"""For a site with data of its own, in its folder."""
 SERVER_FILES = ("server/start.sh", "server/run.sh", "server/stop.sh")
 RESERVED = ("server", "app", "offline")
 """Names of the folders of a deployment, which no site has."""
+LINK_MB = 2048
+"""The memory of Flower's server beside a run."""
 BASE_MB, COPIES = 2048, 16
 """The memory that a run may take: this, and so many copies, in float64, of an answer of every site."""
 
@@ -90,8 +103,8 @@ def write_deployment(
         if name not in sites:
             raise ValueError(f"keys: {name!r} is none of the sites ({', '.join(sites)})")
         read_public_key(file)
-    samples = _describe_samples(config)
-    proxy = () if host in LOOPBACK else ("server/nginx.conf",)
+    samples, memory_mb = _describe_samples(config), _memory_mb(config, len(sites), features)
+    proxy = () if host in LOOPBACK else PROXY_FILES
     site_lines = [f"- `{name}/`: to the site {name}, by a way that you trust; nobody else gets it." for name in sites]
     values = {
         "method": method,
@@ -110,6 +123,8 @@ def write_deployment(
             f"- {line}" for line in protection(config, len(sites), method).lines(config.algorithm.trim)
         ),
         "quoted_samples": shlex.quote(samples),
+        "version": __version__,
+        "service_mb": str(memory_mb + LINK_MB),
     }
     flags = (
         "insecure" if insecure else "secure",
@@ -121,12 +136,18 @@ def write_deployment(
         _write(place / name, fill(name, values, flags))
     _write(place / "server" / SETTINGS, settings_toml(ServerSettings(
         host=host, port=port, inner_port=int(values["inner_port"]), secure=not insecure,
-        memory_mb=_memory_mb(config, len(sites), features),
+        memory_mb=memory_mb,
     )))  # fmt: skip
+    if proxy:
+        _write(place / "server" / "Dockerfile", fill("Dockerfile", values, flags))
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))
     for client, name in enumerate(sites):
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
         if samples:
+            named = {**values, "site": name, "site_lower": name.lower()}
+            for file in SITE_FILES:
+                _write(place / name / file, fill(f"site/{file}", named, flags))
+            _write(place / name / "Dockerfile", fill("Dockerfile", named, flags))
             _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
             _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own
     if not insecure:

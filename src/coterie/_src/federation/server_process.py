@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -64,29 +64,34 @@ def serve(server: Path, say: Say, listen: str = "127.0.0.1") -> int:
         (server / READY).unlink(missing_ok=True)
         process = subprocess.Popen(_command(server, settings, listen), cwd=server, env=_environment(server, settings))
         try:
-            return _watch_over(process, server, settings, stopping, say)
+            with closing(control_of(server, settings)) as control:
+                keys = Keys(server, control) if settings.secure else None
+                return _watch_over(process, server, control, stopping, keys, say)
         finally:
             (server / READY).unlink(missing_ok=True)
             _end(process)
 
 
 def _watch_over(
-    process: subprocess.Popen[bytes], server: Path, settings: ServerSettings, stopping: threading.Event, say: Say
+    process: subprocess.Popen[bytes],
+    server: Path,
+    control: Control,
+    stopping: threading.Event,
+    keys: Keys | None,
+    say: Say,
 ) -> int:
-    control = control_of(server, settings)
+    """Wait for Flower's server to answer, and keep its keys as the folder has them until it ends or is to stop."""
     while not control.answers():
         if process.poll() is not None:
             raise ValueError(f"server: Flower's server ended at its start (exit code {process.returncode})")
         if stopping.wait(POLL_SECONDS):
             return 0
-    keys = Keys(server, control) if settings.secure else None
     if keys is not None:
         keys.update(say)
     write_atomically(server / READY, b"")
     say("Ready for the sites.")
     while process.poll() is None:
         if stopping.wait(POLL_SECONDS):
-            control.close()
             return 0
         if keys is not None:
             with suppress(ValueError, OSError):  # it is tried again; a server that has ended is noticed above
@@ -157,9 +162,8 @@ def run(server: Path, settings: list[str], say: Say) -> None:
     known, folder = read_settings_of(server), server.resolve() / STATE_FOLDER
     with locked(folder, "run", STOP_SECONDS):  # one that was just stopped may still be at its end
         pass
-    control = control_of(server, known)
-    number = control.start(server.resolve().parent / "app", settings, folder)
-    with _raising():
+    with closing(control_of(server, known)) as control, _raising():
+        number = control.start(server.resolve().parent / "app", settings, folder)
         try:
             for line in control.logs(number):
                 say(line)
@@ -182,12 +186,10 @@ def run(server: Path, settings: list[str], say: Say) -> None:
 def stop(server: Path, say: Say, run_only: bool = False) -> None:
     """Stop the runs of a server, and the server itself; run_only: the runs alone."""
     settings, folder = read_settings_of(server), server.resolve() / STATE_FOLDER
-    control = control_of(server, settings)
-    if control.answers():
-        for number in control.unfinished():
+    with closing(control_of(server, settings)) as control:
+        for number in control.unfinished() if control.answers() else []:
             control.stop(number)
             say(f"Run {number} is stopped.")
-    control.close()
     _free(folder)
     if run_only:
         return
