@@ -135,9 +135,9 @@ def watch(
     This view is for a terminal; `coterie watch FOLDER` shows the same and the audit as a page for the browser.
     """
     with needing_flower():
+        from coterie._src.experiments.printable import printable
         from coterie._src.federation.certificates import expiry_warnings
         from coterie._src.federation.progress import read_progress
-        from coterie._src.federation.untrusted import printable
     if read_progress(folder) is None:
         raise ValueError(f"{folder}: no federation writes here yet")
     for line in expiry_warnings(folder.resolve().parent):

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coterie._src.cli.app import app, output_console
 from coterie._src.cli.federate import needing_flower
+from coterie._src.experiments.printable import printable
 
 site = typer.Typer(
     no_args_is_help=True,
@@ -119,4 +120,4 @@ def check(
 
 def _plain(text: str) -> str:
     """Text from others, without control characters and markup."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("[", "\\[")
+    return printable(text, 1000).replace("[", "\\[")

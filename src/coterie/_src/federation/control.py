@@ -35,7 +35,7 @@ from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from coterie._src.federation.untrusted import printable
+from coterie._src.experiments.printable import printable
 
 PROJECT = "pyproject.toml"
 logging.getLogger("httpx").setLevel(logging.WARNING)  # else it notes every request

@@ -145,8 +145,8 @@ def write_deployment(
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
         if samples:
             named = {**values, "site": name, "site_lower": name.lower()}
-            for file in SITE_FILES:
-                _write(place / name / file, fill(f"site/{file}", named, flags))
+            for one in SITE_FILES:
+                _write(place / name / one, fill(f"site/{one}", named, flags))
             _write(place / name / "Dockerfile", fill("Dockerfile", named, flags))
             _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
             _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own

@@ -18,6 +18,7 @@ from coterie._src.evaluation import WORST, Comparison, Scores
 from coterie._src.experiments.client_rows import MODELS, score_rows
 from coterie._src.experiments.methods import max_byzantine_count
 from coterie._src.experiments.outcome import Row
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.federation.audit import site_names
@@ -275,7 +276,7 @@ def evaluate_sites(
             if isinstance(found, Report):
                 reports[site] = found
             else:
-                refused[site] = found
+                refused[site] = printable(found)
     evaluation = Evaluation(
         tuple(known.get(str(node), str(client)) for client, node in nodes),
         reports,

@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.typing import NDArray
 
 from coterie._src.attacks.base import Question as Kind
+from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
-from coterie._src.federation.untrusted import printable
 
 TYPE = "train"
 """Flower's type of all questions."""

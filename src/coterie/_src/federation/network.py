@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
+from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
@@ -261,7 +262,7 @@ class FlowerNetwork:
             seconds = time.monotonic() - began
             lost |= {waiting.pop(message_id) for message_id in pulled.lost}
             for message_id, error in pulled.refused.items():
-                fault = f"cannot be taken apart ({error})"
+                fault = printable(f"cannot be taken apart ({error})")
                 received[waiting.pop(message_id)] = Received(exchange.nothing, fault, seconds)
             for message_id, reply in pulled.replies.items():
                 client = waiting.pop(message_id)
@@ -308,4 +309,5 @@ def _answer_of(exchange: Exchange, reply: Message, node: int) -> tuple[Any, str]
     """The answer and its fault. Only the node that was asked knows the message; a reply of another node is refused."""
     if not reply.has_error() and reply.metadata.src_node_id != node:
         return exchange.nothing, f"came from node {reply.metadata.src_node_id}"
-    return exchange.read(reply)
+    answer, fault = exchange.read(reply)
+    return answer, printable(fault)

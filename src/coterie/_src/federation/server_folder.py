@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.toml import toml_value
-from coterie._src.federation.untrusted import printable
 
 SETTINGS, NODES, REVOKED, BLOCKED, STATE_FOLDER = "server.toml", "nodes", "revoked", "blocked.json", "federation"
 SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")

@@ -20,6 +20,7 @@ from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, Stat
 from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
 from coterie._src.diagnostics import excess, replies_left_out
+from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
 from coterie._src.federation.folder_lock import locked
@@ -28,7 +29,6 @@ from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
 from coterie._src.federation.server_folder import Participants
-from coterie._src.federation.untrusted import printable
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.progress import MAX_LINES
 from coterie._src.federation.audit import audit_clients, site_names
 from coterie._src.federation.certificates import expiry_warnings
 from coterie._src.federation.checkpoint import AUDIT, audit_of
 from coterie._src.federation.progress import Progress, read_progress
-from coterie._src.federation.untrusted import printable
 from coterie._src.watch.snapshot import Bar, Cluster, Refused, Remembered, Rounds, Snapshot, State, Suspect, state_of
 
 GO_ON = "Start the run again with the same folder; it goes on after the last round."

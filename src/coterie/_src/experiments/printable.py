@@ -1,4 +1,4 @@
-"""Text that a site or a server has sent, before it is shown or written down."""
+"""Text that others have written, such as a site or a server, before it is shown or written down."""
 
 from __future__ import annotations
 
