@@ -171,7 +171,8 @@ def test_functions_by_columns_can_be_sent_to_other_processes() -> None:
 
 def test_widths() -> None:
     assert ranges(0, 4) == [(0, 0)]
-    assert shard_width(100) % 2048 == shard_width(10**9) % 2048 == 0
+    assert (shard_width(1), shard_width(10**5), shard_width(10**9)) == (1 << 24, (1 << 24) // 10**5, 1)
+    assert shard_width(100) % 2048 == 0
     assert 100 * shard_width(100) <= columns_module.SHARD_NUMBERS < 100 * (shard_width(100) + 2048)
     assert Median()(shards_of(np.zeros((3, 0)), 4)).shape == (0,)
     for wrong in (np.zeros(3), np.zeros((3, 3), dtype=np.int64)):

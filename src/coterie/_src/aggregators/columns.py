@@ -25,6 +25,8 @@ from coterie._src.kernels.pairwise import BLOCK
 
 SHARD_NUMBERS = 1 << 24
 """The numbers of a shard, 64 MB of float32: large enough to be read in long stretches, small beside the memory."""
+MAX_THREADS = 8
+"""Each thread holds one shard."""
 IN_MEMORY = 1 << 28
 """A vector with a number per column that takes more bytes is kept in a temporary file."""
 
@@ -60,8 +62,9 @@ def transformed(updates: Array | Sharded, function: Callable[[Array], Array], ro
 
 
 def shard_width(rows: int) -> int:
-    """The number of columns of a shard of so many rows, a multiple of the columns of a product."""
-    return max(1, SHARD_NUMBERS // max(1, rows) // BLOCK) * BLOCK
+    """The number of columns of a shard of so many rows: whole blocks of a product, if it has more than one."""
+    width = max(1, SHARD_NUMBERS // max(1, rows))
+    return width if width < BLOCK else width // BLOCK * BLOCK
 
 
 class Sharded(ABC):
@@ -180,7 +183,7 @@ class ReadShards(Sharded):
 
         Linear algebra uses one thread per block: its rounding depends on the number of threads.
         """
-        ahead, threads = deque[tuple[tuple[int, int], Future[Result]]](), available_cores()
+        ahead, threads = deque[tuple[tuple[int, int], Future[Result]]](), min(available_cores(), MAX_THREADS)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads, "coterie-shards") as pool:
             try:
                 for block in ranges(self.columns, self.width):

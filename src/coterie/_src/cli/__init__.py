@@ -1,9 +1,10 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from coterie._src.cli import audit, federate, plan, report, reproduce, results, run, site, sweep, watch
+from coterie._src.cli import aggregate, audit, federate, plan, report, reproduce, results, run, site, sweep, watch
 from coterie._src.cli.app import app, entry
 
 __all__ = [
+    "aggregate",
     "app",
     "audit",
     "entry",
@@ -20,6 +21,7 @@ __all__ = [
 
 ORDER = (
     "run", "config", "list_names", "report", "watch", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit",
+    "aggregate",
 )  # fmt: skip
 """As --help lists them: what one meets first stands first."""
 
