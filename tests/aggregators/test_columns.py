@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from coterie._src.aggregators import (
     Aggregator,
@@ -26,7 +28,7 @@ from coterie._src.aggregators import (
     trimmed_share,
 )
 from coterie._src.aggregators import columns as columns_module
-from coterie._src.aggregators.columns import Result, by_columns, new_vector, ranges, shard_width, shards_of
+from coterie._src.aggregators.columns import SHARD, Result, by_columns, new_vector, ranges, read_width, shards_of
 
 RULES: list[Aggregator] = [
     Mean(),
@@ -71,7 +73,19 @@ def test_one_shard_gives_the_same_bits(rule: Aggregator) -> None:
     assert found.tobytes() == rule(updates).tobytes()
 
 
+@rules
+def test_an_array_of_many_columns_gives_the_same_bits_as_its_shards(rule: Aggregator) -> None:
+    """Also where several shards are read at once, and for a choice of the rows."""
+    updates = attacked(10, 2 * SHARD + 100)
+    with threadpool_limits(1):  # as for shards: rounding depends on the number of threads
+        whole, some = rule(updates), rule(updates[2:9])
+    shards = replace(shards_of(updates), width=SHARD)
+    assert rule(shards_of(updates)).tobytes() == rule(shards).tobytes() == whole.tobytes()
+    assert rule(shards[np.arange(2, 9)]).tobytes() == some.tobytes()
+
+
 @pytest.mark.parametrize("rule", [Mean(), Median(), TrimmedMean(0.2)], ids=str)
+@settings(max_examples=20, deadline=None)
 @given(width=st.integers(1, 60), seed=st.integers(0, 99))
 def test_a_rule_by_coordinates_gives_the_same_bits_whatever_the_widths(rule: Aggregator, width: int, seed: int) -> None:
     updates = attacked(9, 40, seed)
@@ -171,9 +185,9 @@ def test_functions_by_columns_can_be_sent_to_other_processes() -> None:
 
 def test_widths() -> None:
     assert ranges(0, 4) == [(0, 0)]
-    assert (shard_width(1), shard_width(10**5), shard_width(10**9)) == (1 << 24, (1 << 24) // 10**5, 1)
-    assert shard_width(100) % 2048 == 0
-    assert 100 * shard_width(100) <= columns_module.SHARD_NUMBERS < 100 * (shard_width(100) + 2048)
+    assert (read_width(1), read_width(10**5), read_width(10**9)) == (1 << 24, (1 << 24) // 10**5, 1)
+    assert read_width(100) == 10 * SHARD
+    assert read_width(1024) == SHARD
     assert Median()(shards_of(np.zeros((3, 0)), 4)).shape == (0,)
     for wrong in (np.zeros(3), np.zeros((3, 3), dtype=np.int64)):
         with pytest.raises(ValueError, match="updates must be"):

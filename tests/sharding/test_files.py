@@ -37,7 +37,7 @@ def save(folder: Path, rows: np.ndarray) -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of few columns, so that small files have several."""
-    monkeypatch.setattr(columns_module, "SHARD_NUMBERS", 12 * 7)
+    monkeypatch.setattr(columns_module, "READ_NUMBERS", 12 * 7)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -248,7 +248,7 @@ def test_all_rows_with_a_nan_are_found_in_one_more_reading(tmp_path: Path, monke
     for i in range(8):
         rows[i, 6 * i] = np.nan
     save(tmp_path, rows)
-    monkeypatch.setattr(columns_module, "SHARD_NUMBERS", 24 * 6)
+    monkeypatch.setattr(columns_module, "READ_NUMBERS", 24 * 6)
     read, reading = [], FileRows.__call__
 
     def counted(self: FileRows, chosen: Ints, start: int, stop: int) -> np.ndarray:

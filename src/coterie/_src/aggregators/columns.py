@@ -3,6 +3,9 @@
 Order statistics work column by column, and the inner products and squared distances of rows add up over columns,
 G = Σ_s X_s X_sᵀ. A rule is therefore written once: functions of a block of columns (`by_columns`), and decisions about
 rows from what these functions add up to. On an array there is one block, the array itself.
+
+Totals are sums over shards of `SHARD` columns in their order, of an array in memory, too. The result of a rule has
+therefore the same bits wherever the columns are, and whoever computes on them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -21,12 +24,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from coterie._src.arrays import Array, Ints, available_cores, is_plain
-from coterie._src.kernels.pairwise import BLOCK
 
-SHARD_NUMBERS = 1 << 24
-"""The numbers of a shard, 64 MB of float32: large enough to be read in long stretches, small beside the memory."""
+SHARD = 1 << 14
+"""The columns of a shard."""
+READ_NUMBERS = 1 << 24
+"""The numbers that are read at once, 64 MB of float32: in long stretches, and little beside the memory."""
 MAX_THREADS = 8
-"""Each thread holds one shard."""
+"""Each thread reads so many."""
 IN_MEMORY = 1 << 28
 """A vector with a number per column that takes more bytes is kept in a temporary file."""
 
@@ -61,17 +65,16 @@ def transformed(updates: Array | Sharded, function: Callable[[Array], Array], ro
     return updates.mapped(function, rows) if isinstance(updates, Sharded) else function(updates)
 
 
-def shard_width(rows: int) -> int:
-    """The number of columns of a shard of so many rows: whole blocks of a product, if it has more than one."""
-    width = max(1, SHARD_NUMBERS // max(1, rows))
-    return width if width < BLOCK else width // BLOCK * BLOCK
+def read_width(rows: int) -> int:
+    """The number of columns of so many rows that are read at once: whole shards, except of more than 1024 rows."""
+    width = max(1, READ_NUMBERS // max(1, rows))
+    return width if width < SHARD else width // SHARD * SHARD
 
 
 class Sharded(ABC):
     """Updates (rows, d) as a sequence of blocks of columns that need not be in memory at once.
 
-    What a rule finds depends on the widths of the blocks by rounding only, and on nothing else: totals are added up in
-    the order of the blocks, wherever these are.
+    Totals are added up in the order of the blocks, wherever these are; their widths change totals by rounding.
     """
 
     ndim = 2
@@ -140,7 +143,7 @@ threads, and the array is not used after the thread's next call."""
 
 @dataclass(frozen=True)
 class ReadShards(Sharded):
-    """Shards that are read one by one, by several threads, and forgotten after their use.
+    """Shards that are read, some at a time, by several threads, and forgotten after their use.
 
     Parameters
     ----------
@@ -148,7 +151,8 @@ class ReadShards(Sharded):
     rows : the numbers of the rows.
     columns : d.
     kind : float32 or float64.
-    width : the columns of a shard; the last one may be narrower.
+    width : the columns that are read at once.
+    shard : the columns of a shard; the last one of each reading may be narrower.
     """
 
     read: Reader
@@ -156,6 +160,7 @@ class ReadShards(Sharded):
     columns: int
     kind: np.dtype[Any]
     width: int
+    shard: int = SHARD
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -169,43 +174,58 @@ class ReadShards(Sharded):
         return replace(self, rows=self.rows[rows])
 
     def over(self, function: ByColumns, *vectors: Array) -> Result:
-        total, out = None, None
-        for (start, stop), part in self._in_order(function, vectors):
-            total = part.total if start == 0 else total + part.total if part.total is not None else None
-            if part.columns is not None:
-                if out is None:
-                    out = new_vector(self.columns, part.columns.dtype)
-                out[start:stop] = part.columns
-        return Result(total, out)
+        return added_up(self._in_order(function, vectors), self.columns)
 
-    def _in_order(self, function: ByColumns, vectors: tuple[Array, ...]) -> Iterator[tuple[tuple[int, int], Result]]:
-        """Yield the results of the blocks in their order; a few blocks are ahead of it at a time.
+    def _in_order(self, function: ByColumns, vectors: tuple[Array, ...]) -> Iterator[Result]:
+        """Yield the results of the shards in their order; a few readings are ahead of it at a time.
 
-        Linear algebra uses one thread per block: its rounding depends on the number of threads.
+        Linear algebra uses one thread per shard: its rounding depends on the number of threads.
         """
-        ahead, threads = deque[tuple[tuple[int, int], Future[Result]]](), min(available_cores(), MAX_THREADS)
+        ahead, threads = deque[Future[list[Result]]](), min(available_cores(), MAX_THREADS)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads, "coterie-shards") as pool:
             try:
-                for block in ranges(self.columns, self.width):
-                    ahead.append((block, pool.submit(self._on, function, block, vectors)))
+                for start, stop in ranges(self.columns, self.width):
+                    ahead.append(pool.submit(self._on, function, start, stop, vectors))
                     if len(ahead) > threads:
-                        yield ahead[0][0], ahead.popleft()[1].result()
+                        yield from ahead.popleft().result()
                 while ahead:
-                    yield ahead[0][0], ahead.popleft()[1].result()
+                    yield from ahead.popleft().result()
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _on(self, function: ByColumns, block: tuple[int, int], vectors: tuple[Array, ...]) -> Result:
-        start, stop = block
-        return function(self.read(self.rows, start, stop), *(vector[start:stop] for vector in vectors))
+    def _on(self, function: ByColumns, start: int, stop: int, vectors: tuple[Array, ...]) -> list[Result]:
+        parts = [vector[start:stop] for vector in vectors]
+        return on_shards(function, self.read(self.rows, start, stop), parts, self.shard)
 
 
-def shards_of(updates: NDArray[Any], width: int | None = None) -> ReadShards:
+def on_shards(function: ByColumns, updates: Array, vectors: Sequence[Array], shard: int) -> list[Result]:
+    """The results of a function on the shards of an array."""
+    return [
+        function(updates[:, start:stop], *(vector[start:stop] for vector in vectors))
+        for start, stop in ranges(updates.shape[1], shard)
+    ]
+
+
+def added_up(results: Iterable[Result], columns: int) -> Result:
+    """The result for all columns from those of the shards, in their order."""
+    total, out, start = None, None, 0
+    for part in results:
+        if part.total is not None:
+            total = part.total if total is None else total + part.total
+        if part.columns is not None:
+            out = new_vector(columns, part.columns.dtype) if out is None else out
+            out[start : start + len(part.columns)] = part.columns
+            start += len(part.columns)
+    return Result(total, out)
+
+
+def shards_of(updates: NDArray[Any], shard: int = SHARD) -> ReadShards:
     """An array (rows, d) of float32 or float64, in memory or mapped from a file, as shards of so many columns."""
     if updates.ndim != 2 or not is_plain(np.asarray(updates)):
         raise ValueError(f"updates must be (rows, d) of float32 or float64, got {updates.shape} of {updates.dtype}")
     rows, columns = updates.shape
-    return ReadShards(partial(_part, updates), np.arange(rows), columns, updates.dtype, width or shard_width(rows))
+    width = max(shard, read_width(rows) // shard * shard)
+    return ReadShards(partial(_part, updates), np.arange(rows), columns, updates.dtype, width, shard)
 
 
 def _part(updates: NDArray[Any], rows: Ints, start: int, stop: int) -> NDArray[Any]:

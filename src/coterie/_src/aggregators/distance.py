@@ -13,7 +13,7 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction, check_rows, trim_count
-from coterie._src.aggregators.columns import Result, Sharded, by_columns
+from coterie._src.aggregators.columns import SHARD, Result, Sharded, by_columns, ranges
 from coterie._src.aggregators.coordinatewise import mean_of_ranks, median
 from coterie._src.aggregators.products import (
     around,
@@ -27,8 +27,6 @@ from coterie._src.kernels.order_statistics import native
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
 from coterie._src.kernels.threads import threads
 
-PARTS = 16
-"""The number of column ranges that threads work on; fixed, so that the sums do not depend on the number of threads."""
 FARTHEST = 1e4
 """Rows farther than this many median distances from the centre are clipped to that distance."""
 NEAR = 30.0
@@ -54,15 +52,15 @@ def _squared_distances(updates: Array) -> Result:
 def _squared_distances_on_cpu(updates: Array) -> Floats:
     rows = len(updates)
     values = np.ascontiguousarray(native(updates))  # the kernel is slow on other layouts
-    step = max(BLOCK, -(-values.shape[1] // PARTS))
-    ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
-    parts = [np.zeros((rows, rows)) for _ in ranges]
-    for done in [
-        threads().submit(add_squared_distances, values, values, columns, True, part)
-        for columns, part in zip(ranges, parts, strict=True)
-    ]:
-        done.result()
-    lower = sum(parts, np.zeros((rows, rows)))
+    lower = np.zeros((rows, rows))
+    for first, last in ranges(values.shape[1], SHARD):
+        parts = [(np.zeros((rows, rows)), first + start, first + stop) for start, stop in ranges(last - first, BLOCK)]
+        for done in [
+            threads().submit(add_squared_distances, values, values, (start, stop), True, part)
+            for part, start, stop in parts
+        ]:
+            done.result()
+        lower += sum((part for part, _, _ in parts), np.zeros((rows, rows)))
     return lower + lower.T
 
 

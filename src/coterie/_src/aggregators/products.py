@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
+from coterie._src.aggregators.columns import SHARD, ranges
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances, squared_products
 
@@ -244,10 +245,13 @@ def products_around(updates: Array, centre: Array, factors: Floats | None = None
     """
     xp, rows = namespace(updates), updates.shape[0]
     column = like(np.ones((rows, 1)) if factors is None else factors[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((rows, rows)), column)
-    for block in centred_blocks(updates, centre):
-        scaled = block if factors is None else block * column
-        gram += scaled @ xp.permute_dims(scaled, (1, 0))
+    gram, columns = like(np.zeros((rows, rows)), column), updates.shape[1]
+    for start, stop in ranges(columns, columns if on_gpu(updates) else SHARD):
+        total = xp.zeros_like(gram)
+        for block in centred_blocks(updates[:, start:stop], centre[start:stop]):
+            scaled = block if factors is None else block * column
+            total += scaled @ xp.permute_dims(scaled, (1, 0))
+        gram += total
     return gram
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie._src.aggregators import Aggregator
-from coterie._src.aggregators.columns import ReadShards, ranges, shard_width
+from coterie._src.aggregators.columns import ReadShards, ranges, read_width
 from coterie._src.arrays import Ints
 from coterie._src.intake import Verdict
 from coterie._src.sharding.files import (
@@ -173,7 +173,7 @@ def _aggregate(
     """The aggregate of some files and their number, without those that turn out to be malformed; these go to faults."""
     source, columns = FileRows(files, layout), columns_of(layout)
     while len(rows):
-        width = shard_width(len(rows))
+        width = read_width(len(rows))
         try:
             return rule(ReadShards(source, rows, columns, source.dtype, width)), len(rows)
         except Refused as refused:
