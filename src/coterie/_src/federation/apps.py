@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, State
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, hold_out
-from coterie._src.experiments.callbacks import NOTHING, Callback, Callbacks, RunInfo, flattened, told
+from coterie._src.experiments.callbacks import NOTHING, Callback, Callbacks, RunInfo, flattened, start_and_end
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, OWN
 from coterie._src.experiments.outcome import MethodResult, TrialResult
@@ -36,13 +36,14 @@ from coterie._src.experiments.starts import first_centres, is_file
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import Evaluation, evaluate_sites
+from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
-from coterie._src.federation.strategy import ClusteredStrategy
+from coterie._src.federation.strategy import END_SECONDS, ClusteredStrategy
 from coterie._src.metrics import Metrics
 from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
@@ -113,8 +114,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         )
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
-    if config.algorithm.strict:
-        raise ValueError("algorithm.strict: is for coterie run and ct.fit, not for a federation")
     app = ServerApp()
 
     @app.main()
@@ -132,7 +131,7 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     """Run a federation to its end and write its models; trackers are told of rounds and scores, as of a trial."""
     callback, folder = Callbacks([tracker(text) for text in shlex.split(settings.track)]), Path(settings.folder)
     options = flattened(config) | {f"federation.{name}": value for name, value in settings._asdict().items()}
-    with told(callback, RunInfo("flwr run", config.run.seed, options, folder)):
+    with start_and_end(callback, RunInfo("flwr run", config.run.seed, options, folder)):
         callback.on_trial(_serve(config, settings, grid, callback))
 
 
@@ -146,6 +145,14 @@ def _serve(config: Config, settings: RunSettings, grid: Grid, callback: Callback
     if settings.for_all and not config.asks_for_start and is_file(config.algorithm.init):
         raise ValueError("for_all: one model for all cannot begin from a file of centres (algorithm.init)")
     folder = Path(settings.folder)
+    with locked(folder, "run", END_SECONDS):
+        return _serve_locked(config, settings, grid, features, folder, callback)
+
+
+def _serve_locked(
+    config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path, callback: Callback
+) -> TrialResult:
+    """Run a federation to its end, with its folder locked."""
     centres, metrics = _learn(config, settings, grid, features, folder, callback)
     models = save({settings.method: centres}, _column_names(config) or None)
     write_atomically(folder / "config.toml", _with_method(config, settings.method))
@@ -208,7 +215,7 @@ def _learn(
     def on_round(state: State, info: RoundInfo) -> None:
         nonlocal rounds
         rounds = state.round
-        callback.on_round(0, settings.method, {"round": state.round, **reply_columns(info)})
+        callback.on_round(0, settings.method, {"round": state.round, **reply_columns(info, len(info.verdicts))})
 
     strategy = ClusteredStrategy(
         algorithm,
@@ -219,6 +226,7 @@ def _learn(
         deadline=settings.deadline,
         folder=folder,
         seed=config.run.seed,
+        max_suspects=needed.allowed if config.algorithm.strict else None,
         identity=_identity(config, settings.method, features),
         on_round=on_round,
     )
