@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.random import Generator
 
@@ -95,11 +95,19 @@ class Setting(RuleSetting):
     @property
     def hessians(self) -> Conditioned:
         """Whether the server may ask for Hessians, and whether these vary with the parameters."""
-        known = getattr(self.task, "hessians_known", "never")  # a task of one's own may lack it
-        small = self.clients * self.task.dim**2 <= MAX_NUMBERS
-        if self.options.coordinates == "raw" or known == "never" or not small:
-            return "no"
-        return "constant" if known == "constant" else "varying"
+        known = self._hessians_known
+        return "no" if known == "never" or self.hessians_left_out else known
+
+    @property
+    def hessians_left_out(self) -> bool:
+        """Whether the task knows Hessians, but these are too large or not wanted."""
+        large = self.clients * self.task.dim**2 > MAX_NUMBERS
+        return self._hessians_known != "never" and (large or self.options.coordinates == "raw")
+
+    @property
+    def _hessians_known(self) -> Literal["never", "constant", "varying"]:
+        known: Literal["never", "constant", "varying"] = getattr(self.task, "hessians_known", "never")
+        return known  # a task of one's own may lack it
 
     def robust_start(self) -> RobustStart:
         """The robust start: the configured one, or the default where that asks no clients."""
