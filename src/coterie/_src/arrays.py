@@ -11,6 +11,7 @@ from typing import Any
 
 import array_api_compat.numpy
 import numpy as np
+import scipy.special
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
@@ -73,6 +74,15 @@ def available_cores() -> int:
     """The cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def expit(array: Array) -> Array:
+    """1/(1 + e^(−x)), which the standard of array libraries does not have.
+
+    >>> expit(np.zeros(1))
+    array([0.5])
+    """
+    return array_namespace(array).special.expit(array) if is_torch_array(array) else scipy.special.expit(array)
 
 
 def is_plain(array: Array) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from numpy.random import Generator
 
@@ -14,6 +14,7 @@ from coterie._src.data import Truth
 from coterie._src.experiments.starts import DEFAULT_ASKING, STARTS, asks
 from coterie._src.init import RobustStart
 from coterie._src.init.conditioning import MAX_NUMBERS, Conditioned
+from coterie._src.init.sampling import SAMPLE
 from coterie._src.optimisers import Adam, Momentum, Optimiser, PlainSteps
 from coterie._src.projections import Box, L2Ball, Projection, Unconstrained
 from coterie._src.server import Server
@@ -87,7 +88,7 @@ class Setting(RuleSetting):
             "resample": self.options.resample,
             "empty": self.options.empty,
             "participation": self.options.participation,
-            "conditioned": self.hessians if self.options.coordinates == "hessian" else "no",
+            "conditioned": self.hessians if self.options.coordinates == "hessian" and self._few_numbers else "no",
             "max_byzantine": self.max_byzantine,
         }
         return ClusteredDescent(self.server(rule, project), **(options | changes))
@@ -95,19 +96,22 @@ class Setting(RuleSetting):
     @property
     def hessians(self) -> Conditioned:
         """Whether the server may ask for Hessians, and whether these vary with the parameters."""
-        known = self._hessians_known
-        return "no" if known == "never" or self.hessians_left_out else known
+        known = getattr(self.task, "hessians_known", "never")  # a task of one's own may lack it
+        if self.options.coordinates == "raw" or known == "never":
+            return "no"
+        if known == "constant":  # of many clients a sample can be asked
+            return "constant" if min(self.clients, SAMPLE) * self.task.dim**2 <= MAX_NUMBERS else "no"
+        return "varying" if self._few_numbers else "no"
 
     @property
     def hessians_left_out(self) -> bool:
-        """Whether the task knows Hessians, but these are too large or not wanted."""
-        large = self.clients * self.task.dim**2 > MAX_NUMBERS
-        return self._hessians_known != "never" and (large or self.options.coordinates == "raw")
+        """Whether the task knows Hessians and the server does not ask for them."""
+        return getattr(self.task, "hessians_known", "never") != "never" and self.hessians == "no"
 
     @property
-    def _hessians_known(self) -> Literal["never", "constant", "varying"]:
-        known: Literal["never", "constant", "varying"] = getattr(self.task, "hessians_known", "never")
-        return known  # a task of one's own may lack it
+    def _few_numbers(self) -> bool:
+        """Whether all clients can be asked for Hessians."""
+        return self.clients * self.task.dim**2 <= MAX_NUMBERS
 
     def robust_start(self) -> RobustStart:
         """The robust start: the configured one, or the default where that asks no clients."""

@@ -69,6 +69,8 @@ class Conditioning:
     samples : the median number of samples of a client.
     number : the condition number of the second moments that the coordinates remove.
     byzantine : at most so many clients are Byzantine.
+    means : (k, r, r), the mean Hessians of the clusters, where only a sample of the clients was asked; then `hessians`
+        and `leverages` hold no client, all clients count the same, and the noise of all updates is taken to be alike.
     """
 
     coordinates: Coordinates
@@ -78,6 +80,34 @@ class Conditioning:
     samples: float
     number: float = 1.0
     byzantine: int = 0
+    means: Floats | None = None
+
+    def leverages_of(self, clients: Ints) -> Floats:
+        """(rows,): how much these clients count because of their Hessians."""
+        return self.leverages[clients] if self.means is None else np.ones(len(clients))
+
+    def among(self, clients: Ints, byzantine: int) -> Conditioning:
+        """For some of the clients, of which at most so many are Byzantine."""
+        return replace(self, hessians=self.hessians[clients], leverages=self.leverages[clients], byzantine=byzantine)
+
+    def of_clusters(self, labels: Ints, clusters: int) -> Conditioning:
+        """For all clients, where these are a sample of them: with the mean Hessians of its clusters.
+
+        labels: (m,), of the sample; -1: in none. The Hessian of a cluster without a client is I, the typical one.
+        """
+        dim = self.coordinates.dim
+        means = np.stack(
+            [self._mean(np.flatnonzero(labels == j), self.leverages[labels == j]) for j in range(clusters)]
+        )
+        nobody = np.zeros((0, dim, dim), dtype=np.float32)
+        return replace(self, hessians=nobody, leverages=np.ones(0), specific=0.0, means=means)
+
+    def _mean(self, clients: Ints, weights: Floats) -> Floats:
+        """(r, r): the weighted mean of the Hessians of some clients in their precision, I where there are none."""
+        if not len(clients):
+            return np.eye(self.coordinates.dim)
+        shares = weights / weights.sum()
+        return np.asarray(np.tensordot(shares.astype(np.float32), self.hessians[clients], axes=1))
 
     def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
         """The same coordinates with the Hessians at other centres, each client's at the centre that labels names.
@@ -101,10 +131,7 @@ class Conditioning:
         own = np.empty((len(clients), dim, dim)) if self.specific and standardise else None
         for j in range(clusters):
             members = np.flatnonzero(labels == j)
-            mean = identity
-            if len(members):
-                shares = weights[members] / weights[members].sum()
-                mean = np.tensordot(shares.astype(np.float32), self.hessians[clients[members]], axes=1)
+            mean = self._mean(clients[members], weights[members]) if self.means is None else self.means[j]
             # what a finite sample may lack in some directions; it only shortens steps
             lacking = 0.1 * np.sqrt(dim / (self.samples * max(len(members), 1))) * np.trace(mean) / dim
             mean = mean.astype(np.float64) + max(lacking, 1e-5) * identity
