@@ -13,7 +13,7 @@ from coterie._src.arrays import as_numpy
 from coterie._src.attacks import Attack, paper
 from coterie._src.data import mixed_regression
 from coterie._src.experiments import method_setting
-from coterie._src.init import sampling
+from coterie._src.init import conditioning, sampling
 from coterie._src.init.sampling import UNLIKELY, byzantine_among, draw_sample
 from coterie._src.intake import own_numbers
 from coterie._src.network import SomeClients
@@ -71,6 +71,9 @@ def test_some_clients_answer_as_they_would_among_all() -> None:
         )
         assert np.array_equal(np.asarray(own.labels)[honest], np.asarray(whole.labels)[clients[honest]])
     assert some.losses(centres, asked=np.array([2, 5])).clients.tolist() == [2, 5]
+    two = some.hessians(centres, labels[[1, 2]], np.array([1, 2]))
+    assert two.clients.tolist() == [1, 2]
+    np.testing.assert_allclose(two.updates, some.hessians(centres, labels).updates[[1, 2]])
 
 
 def test_senders_that_are_none_of_the_clients_are_unknown() -> None:
@@ -90,7 +93,7 @@ def test_few_clients_are_all_asked() -> None:
 
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sampling, method_setting):
+    for module in (sampling, conditioning, method_setting):
         monkeypatch.setattr(module, "SAMPLE", 300)
 
 
@@ -116,5 +119,6 @@ def test_a_start_from_a_sample_leads_to_the_same_end(
     found = ct.fit(federation, clusters=clusters, max_byzantine=bound, attack=ct.attack("paper"))
     assert found.metrics["clusters"] == 3
     assert found.metrics["ari"] > 0.95
+    assert int(found.rounds[-1]["round"]) <= 12  # as with the Hessians of all: the filter sees white noise
     assert found.metrics["oracle_ratio"] < 1.05
     assert max(counts) == (1500 if numbers == 1 << 25 else 300)
