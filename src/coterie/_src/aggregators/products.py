@@ -19,8 +19,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
+from coterie._src.aggregators.columns import SHARD, ranges
 from coterie._src.aggregators.neighbours import components, nearest_distances
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances, squared_products
 
 CUDA_BLOCK = 1 << 15
@@ -55,6 +56,18 @@ class Dense:
     def squares(self) -> Floats:
         """(rows,): ‖x_i − c‖², the diagonal."""
         return as_numpy(namespace(self.gram).linalg.diagonal(self.gram))
+
+    def __add__(self, other: Products) -> Dense:
+        """The products of the rows with the columns of both."""
+        return Dense(self.gram + other.dense().gram)
+
+    def dense(self) -> Dense:
+        return self
+
+    def scaled(self, factors: Floats) -> Dense:
+        """p_i p_j G_ij."""
+        column = like(factors, self.gram)
+        return Dense(self.gram * column[:, None] * column)
 
     def among(self, rows: Ints) -> Dense:
         """The products of some of the rows."""
@@ -146,6 +159,18 @@ class Tall:
         found: Floats = np.einsum("ij,ij->i", self.away, self.away)
         return found
 
+    def __add__(self, other: Products) -> Products:
+        if isinstance(other, Dense):
+            return self.dense() + other
+        return Tall(np.concatenate([self.away, other.away], axis=1))
+
+    def dense(self) -> Dense:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Dense(self.away @ self.away.T)
+
+    def scaled(self, factors: Floats) -> Tall:
+        return Tall(self.away * factors[:, None])
+
     def among(self, rows: Ints) -> Tall:
         return Tall(self.away[rows])
 
@@ -201,24 +226,26 @@ class Tall:
 Products = Dense | Tall
 
 
-def around(updates: Array, centre: Array, factors: Floats | None = None) -> Products:
-    """The products ⟨p_i (x_i − c), p_j (x_j − c)⟩ of the rows around a centre, in the smaller representation.
+def around(updates: Array, centre: Array) -> Products:
+    """The products ⟨x_i − c, x_j − c⟩ of the rows around a centre, in the smaller representation.
 
-    factors: (rows,), the p_i; None for 1.
+    Those with a row too far for float64 are not finite.
 
     >>> around(np.array([[3.0, 4.0], [0.0, 2.0]]), np.zeros(2)).times(np.array([1.0, 0.0])).tolist()
     [25.0, 8.0]
     """
     rows, columns = updates.shape
     if is_numpy_array(updates) and 0 < 2 * columns < rows:
-        away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
-        return Tall(away if factors is None else away * factors[:, None])
-    return Dense(products_around(updates, centre, factors))
+        return Tall(np.concatenate(list(centred_blocks(updates, centre)), axis=1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Dense(products_around(updates, centre))
 
 
-def in_numpy(products: Products) -> Products:
-    """The products as NumPy arrays."""
-    return Dense(as_numpy(products.gram)) if isinstance(products, Dense) else products
+def in_numpy(products: Products, fewest_on_gpu: float = np.inf) -> Products:
+    """The products as NumPy arrays; those of so many rows and more stay on a GPU."""
+    if isinstance(products, Tall) or (on_gpu(products.gram) and len(products) >= fewest_on_gpu):
+        return products
+    return Dense(as_numpy(products.gram))
 
 
 def products_around(updates: Array, centre: Array, factors: Floats | None = None) -> Array:
@@ -228,10 +255,13 @@ def products_around(updates: Array, centre: Array, factors: Floats | None = None
     """
     xp, rows = namespace(updates), updates.shape[0]
     column = like(np.ones((rows, 1)) if factors is None else factors[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((rows, rows)), column)
-    for block in centred_blocks(updates, centre):
-        scaled = block if factors is None else block * column
-        gram += scaled @ xp.permute_dims(scaled, (1, 0))
+    gram, columns = like(np.zeros((rows, rows)), column), updates.shape[1]
+    for start, stop in ranges(columns, columns if on_gpu(updates) else SHARD):
+        total = xp.zeros_like(gram)
+        for block in centred_blocks(updates[:, start:stop], centre[start:stop]):
+            scaled = block if factors is None else block * column
+            total += scaled @ xp.permute_dims(scaled, (1, 0))
+        gram += total
     return gram
 
 

@@ -33,9 +33,9 @@ from array_api_compat import device, is_numpy_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
 from coterie._src.aggregators.coordinatewise import median
-from coterie._src.aggregators.distance import affine_combination, clip_factors
-from coterie._src.aggregators.products import Products, around, group_means, in_numpy, typical_distance
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, expit, like, namespace, on_gpu
+from coterie._src.aggregators.distance import affine_combination, around_median, clipping
+from coterie._src.aggregators.products import Products, group_means, in_numpy, typical_distance
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, expit, like, namespace
 
 TRACY_WIDOM = 3.27
 """The 0.999 quantile of the Tracy–Widom law. With few rows the largest eigenvalue of pure noise exceeds it a little
@@ -120,6 +120,7 @@ class SpectralFilter(Aggregator):
     """
 
     takes_weights: ClassVar[bool] = True
+    takes_shards = True
 
     max_byzantine: int | float
     form: Literal["removal", "no-regret"] = "removal"
@@ -137,35 +138,41 @@ class SpectralFilter(Aggregator):
 
     def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
-        centre = median(updates)
-        known, shares = self._shares(updates, weights, centre)
+        rows, columns = updates.shape
+        if min(rows, columns) < FEWEST:
+            return median(updates)
+        products, centre = around_median(updates)
+        known, shares = self._shares(products, columns, weights)
         if shares is None:
-            return centre if len(known) == len(updates) else median(updates[known])
+            return centre if len(known) == rows else median(updates[known])
         used = np.flatnonzero(shares)
         return affine_combination(updates[known[used]], centre, shares[used])
 
     def shares(self, updates: Array, weights: Floats) -> Floats | None:
-        known, shares = self._shares(updates, weights, median(updates))
+        rows, columns = updates.shape
+        if min(rows, columns) < FEWEST:
+            return None
+        known, shares = self._shares(around_median(updates).total, columns, weights)
         if shares is None:
             return None
-        found = np.zeros(len(updates))
+        found = np.zeros(rows)
         found[known] = shares / shares.sum()
         return found
 
-    def _shares(self, updates: Array, weights: Floats, centre: Array) -> tuple[Ints, Floats | None]:
-        """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows."""
-        rows = int(updates.shape[0])
+    def _shares(self, products: Products, columns: int, weights: Floats) -> tuple[Ints, Floats | None]:
+        """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows.
+
+        products: of the rows around their median.
+        """
+        rows = len(products)
         bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
-        everything = np.arange(rows)
-        if min(rows, updates.shape[1]) < FEWEST:
-            return everything, None
-        counts = weights / weights.max()
-        known, factors = clip_factors(updates, centre)
+        everything, counts = np.arange(rows), weights / weights.max()
+        factors = clipping(products.squares)
+        known = np.flatnonzero(factors)
         if len(known) == 0:
             return everything, None
-        products = around(updates[known], centre, factors[known])
-        if not on_gpu(updates) or len(known) < MANY:  # for few rows a CPU is as fast
-            products = in_numpy(products)
+        products = in_numpy(products, fewest_on_gpu=MANY)  # for few rows a CPU is as fast
+        products = products.among(known).scaled(factors[known])
         near = _within_distance(products.squares, counts[known], bound, rows - len(known))
         if len(near) == 0:
             return everything, None
@@ -179,7 +186,7 @@ class SpectralFilter(Aggregator):
         removable = max(0, min(bound - (rows - len(known)), (len(group_counts) - 1) // 2))
         if removable and len(group_counts) < FEWEST:
             return known, None
-        directions = min(len(group_counts) - 1, updates.shape[1]) // 4
+        directions = min(len(group_counts) - 1, columns) // 4
         if self.form == "removal":
             kept = _kept(products, group_counts, removable, directions)
         else:

@@ -28,15 +28,16 @@ def config(file: ConfigFile = None, changes: Overrides = None) -> None:
 @app.command(name="list")
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, attacks, targets, starts, problems or tasks; default: all of them.")
+        str | None, typer.Argument(help="methods, attacks, targets, starts, problems, tasks or rules; default: all.")
     ] = None,
 ) -> None:
-    """List the names that a configuration may use, each with a line that says what it is."""
+    """List the names that a configuration or a command may use, each with a line that says what it is."""
     from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS
     from coterie._src.experiments.methods import METHODS
     from coterie._src.experiments.problems import PROBLEMS
     from coterie._src.experiments.starts import STARTS
     from coterie._src.registry import Registry
+    from coterie._src.sharding.rules import RULES
     from coterie._src.tasks import TASKS
 
     registries: dict[str, Registry[Any]] = {
@@ -46,6 +47,7 @@ def list_names(
         "starts": STARTS,
         "problems": PROBLEMS,
         "tasks": TASKS,
+        "rules": RULES,
     }
     if kind is not None and kind not in registries:
         raise ValueError(f"list: must be one of {', '.join(registries)}, got {kind}")
