@@ -81,7 +81,11 @@ def public_names(module: str) -> list[str]:
 
 
 def public_members(documented: type) -> list[str]:
-    """The public methods and properties of a class, with those of its bases that are not public themselves."""
+    """The public methods and properties of a class, with those of its bases that are not public themselves.
+
+    What the docstring of the class describes among its attributes is described already.
+    """
+    described = set(re.findall(r"^(\w+) : ", inspect.getdoc(documented) or "", flags=re.MULTILINE))
     found: dict[str, None] = {}
     for base in documented.__mro__:
         public = base is not documented and base.__name__ in coterie.__all__
@@ -91,6 +95,7 @@ def public_members(documented: type) -> list[str]:
             if (
                 isinstance(value, MEMBERS)
                 and not name.startswith("_")
+                and name not in described
                 and name not in getattr(base, "__dataclass_fields__", {})
             ):
                 found[name] = None

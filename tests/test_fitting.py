@@ -560,7 +560,7 @@ def with_truth(**changes: Any) -> ct.Federation:
         (lambda: ct.fit(GOOD, clusters=True), "got True"),
         (lambda: ct.fit(GOOD, clusters="many"), "got 'many'"),
         (lambda: ct.fit(GOOD, method="ifca"), 'clusters: "auto" needs the method "coterie" or a start that asks'),
-        (lambda: ct.fit({"a": (X[:1], Y[:1])}), 'clusters: "auto" needs at least 2 samples per client'),
+        (lambda: ct.fit({"a": (X[:1], Y[:1])}), 'clusters: "auto" needs at least 2 samples per client, a has 1'),
         (lambda: ct.fit(GOOD, max_byzantine=0.5), "max_byzantine: must be 'auto' or less than 0.5, got 0.5"),
         (lambda: ct.fit(GOOD, max_byzantine=-1), "max_byzantine: must be 'auto' or greater than or equal to 0, got -1"),
         (lambda: ct.fit(GOOD, max_byzantine=float("nan")), "max_byzantine: must be"),

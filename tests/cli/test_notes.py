@@ -89,6 +89,15 @@ def own_data(folder: Path, slopes: tuple[float, ...], noise: float = 0.1) -> lis
     return ["run", "--set", "problem.kind=folder", "--set", "problem.path=clients", "--set", "problem.clusters=1"]
 
 
+def test_a_target_without_variation_is_told(tmp_path: Path) -> None:
+    arguments = [*own_data(tmp_path, (0.0,) * 4, noise=0.0), "--method", "local"]
+    flat = coterie(*arguments, cwd=tmp_path)
+    assert flat.returncode == 0
+    assert "note: problem.target: it is 5 in all samples, so there is nothing to learn\n" in flat.stderr
+    (tmp_path / "clients" / "c0.csv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(12)))
+    assert "problem.target" not in coterie(*arguments, cwd=tmp_path).stderr
+
+
 @pytest.mark.parametrize("holdout", ["0.25", "0.0"])
 def test_a_loss_above_the_variance_of_the_target_is_told(holdout: str, tmp_path: Path) -> None:
     """Targets about 5, a model without an intercept: its loss is about 25 where the variance is about 9."""

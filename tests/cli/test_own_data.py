@@ -113,7 +113,10 @@ def test_what_cannot_be_learnt_from_is_told_before_a_folder_is_made(tmp_path: Pa
     (tmp_path / "lg" / "one.csv").write_text("x,y\n1,0\n2,2\n")
     options = ["--set", "problem.kind=folder", "--set", "problem.path=lg", "--set", "problem.clusters=1"]
     done = coterie("run", *options, "--set", "problem.task=logistic", "--out", "o", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "coterie: client one, row 2: target 2.0 is not a class from 0 to 1\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "coterie: client one, row 2: target 2.0 is not a class from 0 to 1; more than two classes need softmax\n",
+    )
     assert not (tmp_path / "o").exists()
 
 
@@ -138,7 +141,7 @@ def test_the_number_of_clusters_of_own_data_is_found_unless_it_is_given(tmp_path
     assert many.stderr == "coterie: problem.clusters: must be at most the number of clients (2), got 5\n"
     (tmp_path / "two" / "site0.csv").write_text("x,y\n1,2\n")
     short = coterie("run", *options, cwd=tmp_path)
-    assert "auto needs at least 2 samples per client, the smallest has 1; name k: problem.clusters" in short.stderr
+    assert "auto needs at least 2 samples per client, site0 has 1; name k: problem.clusters" in short.stderr
 
 
 def test_the_rounds_of_own_data_have_the_loss(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ def test_work_without_an_end_in_sight_says_no_rate() -> None:
     lines = progress.ProgressLines("trials", 9, clock=lambda: now)
     now = 60.0
     assert lines.line(0) == "0 of 9 trials"
+    lines = progress.ProgressLines("rounds", 1000, clock=lambda: now)
+    now = 120.0
+    assert lines.line(1) == "1 of 1000 rounds"  # the first rounds say little about those to come
 
 
 @pytest.mark.usefixtures("impatient")

@@ -9,6 +9,8 @@ from datetime import timedelta
 
 FIRST_SECONDS = 10.0
 """The seconds to the first line; shorter work says nothing."""
+LEAST_DONE = 0.01
+"""The share of the work from which a time is estimated; the first rounds of all also compile the kernels."""
 GROWTH = 1.2
 """The times of two lines are at least so far apart, as a factor: a long run has a log that can be read."""
 
@@ -42,7 +44,7 @@ class ProgressLines:
             return ""
         self.next = GROWTH * elapsed
         rate = (done - self.begun_with) / elapsed
-        if not rate:
+        if done - self.begun_with < max(1, LEAST_DONE * self.total):
             return f"{done} of {self.total} {self.unit}"
         left = timedelta(seconds=round((self.total - done) / rate))
         speed = f"{rate:.{1 if rate < 10 else 0}f}"

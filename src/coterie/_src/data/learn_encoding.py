@@ -140,9 +140,14 @@ def _learn_text(tables: Sequence[RawTable], name: str, max_byzantine: int) -> Co
     kept = {level for level, owners in clients.items() if owners > max_byzantine}
     if sum(any(level not in kept or level == OTHER for level in shares) for shares in counts) > max_byzantine:
         kept.add(OTHER)
+    stray = first_text(tables, name) if _mostly_numbers(counts) else ""
+    hint = f" ({stray} is no number)" if stray else ""
+    if hint and not kept - {OTHER, ABSENT}:
+        raise ValueError(
+            f"{tables[0].source}: column {name!r} is text, and no level of it is common{hint}; "
+            "correct it, or name the columns to use in `columns`, without it"
+        )
     if len(kept - {OTHER, ABSENT}) > MAX_LEVELS:
-        numeric = sum(number(level) is not None for level in kept)
-        hint = f" ({first_text(tables, name)} is no number)" if 2 * numeric > len(kept) else ""
         raise ValueError(
             f"{tables[0].source}: column {name!r} is text with {len(kept)} levels, more than {MAX_LEVELS}{hint}; "
             "group them, make it a number, or name the columns to use in `columns`, without it"
@@ -152,6 +157,12 @@ def _learn_text(tables: Sequence[RawTable], name: str, max_byzantine: int) -> Co
     share = {level: math.fsum(shares.get(level, 0.0) for shares in counts) for level in kept - {OTHER}}
     reference = min(share, key=lambda level: (-share[level], level)) if share else OTHER
     return Text(name, tuple(sorted(kept - {reference})), reference)
+
+
+def _mostly_numbers(counts: Sequence[dict[str, float]]) -> bool:
+    """Whether most levels are numbers at most clients: so a few cells are what makes the column text."""
+    numeric = [2 * sum(number(level) is not None for level in shares) > len(shares) for shares in counts]
+    return 2 * sum(numeric) > len(numeric)
 
 
 def _without_reference(column: Column) -> Column:

@@ -156,12 +156,13 @@ def numbers_of(table: RawTable, name: str, largest: float = math.inf) -> NDArray
 
 
 def first_text(tables: Sequence[RawTable], name: str) -> str:
+    """Where the first cell of a column is that is no number, and what it is; "" if there is none."""
     for table in tables:
         column = table.columns[name]
         for index, cell in enumerate(column if column.dtype == object else ()):
             if cell is not None and number(cell) is None:
                 return f"{table.cell(name, index)}: {cell!r}"
-    return "a cell"
+    return ""
 
 
 def refuse_times(source: str, name: str) -> NoReturn:

@@ -10,7 +10,7 @@ import datetime
 import zipfile
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from numbers import Real
+from numbers import Complex, Real
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +248,7 @@ def frame_table(frame: Any, wanted: Sequence[str] = (), source: str = FRAME, fir
         known = narwhals.from_native(frame, eager_only=True)
         names = list(known.columns)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{source}: cannot be read as a frame ({str(error).strip().splitlines()[0]})") from None
+        raise ValueError(f"{source}: cannot be read as a frame ({' '.join(str(error).split())})") from None
     chosen = [name for name in names if not wanted or str(name) in wanted]
     _refuse_repeated(source, [str(name) for name in chosen])
     columns = {str(name): _typed(source, str(name), known.get_column(name)) for name in chosen}
@@ -284,6 +284,8 @@ def _untyped_objects(source: str, name: str, cells: list[Any]) -> NDArray[Any]:
     given = [None if _is_absent(cell) else cell for cell in cells]
     if any(isinstance(cell, datetime.date | datetime.time | datetime.timedelta) for cell in given):
         refuse_times(source, name)
+    if any(isinstance(cell, Complex) and not isinstance(cell, Real | Decimal) for cell in given):
+        raise ValueError(f"{source}: column {name!r} holds complex numbers; name the columns to use in `columns`")
     if any(cell is not None for cell in given) and all(
         cell is None or isinstance(cell, Real | Decimal | np.bool_) for cell in given
     ):

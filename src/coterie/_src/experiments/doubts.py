@@ -37,6 +37,7 @@ def doubts(config: Config) -> dict[str, str]:
         "clusters": _clusters_are_not_used(config),
     }
     if isinstance(config.problem, ClientTables):
+        found["target"] = _constant_target(config.problem)
         if any(METHODS[name].clusters_clients and not _conditioned(config, name) for name in config.methods):
             found["scale"] = _badly_scaled(config.problem.model_dump_json())
         if config.attack != AttackSection() and not config.problem.byzantine:
@@ -83,6 +84,14 @@ def _badly_scaled(problem_json: str) -> str | None:
         f"{centre[worst]:.3g}, deviation {spread[worst]:.3g}), so that the descent of methods other than coterie "
         f"may end far from the optimum and miss clusters; set algorithm.coordinates=hessian, or {advice}"
     )
+
+
+def _constant_target(problem: ClientTables) -> str | None:
+    """A warning where there is nothing to learn, since all targets are equal."""
+    targets = None if problem.task == "mean" else problem.own_data().clients.targets
+    if targets is None or np.ptp(targets) > 0:
+        return None
+    return f"problem.target: it is {targets[0]:g} in all samples, so there is nothing to learn"
 
 
 def _to_a_tenth(number: float, spread: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.summary import METRICS, statistic
-from coterie._src.experiments.toml import parse_value
+from coterie._src.experiments.toml import parse_value, suggest
 
 Row = dict[str, Any]
 
@@ -33,7 +33,8 @@ def full_name(name: str, rows: Sequence[Row], metric: bool = False) -> str:
         return candidates[0]
     if candidates:
         raise ValueError(f"{name}: could be {' or '.join(candidates)}")
-    raise ValueError(f"{name}: no such key; there are {', '.join(names)}")
+    near = suggest(name, [*names, *(candidate.split(".")[-1] for candidate in keys)])
+    raise ValueError(f"{name}: no such key{near or '; there are ' + ', '.join(names)}")
 
 
 def select(rows: Sequence[Row], where: Sequence[str]) -> list[Row]:

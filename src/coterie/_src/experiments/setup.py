@@ -192,5 +192,6 @@ def check(config: Config) -> None:
         )
     if from_file:
         draw_trial(config, 0)
-    fewest = int(clients.sizes.min())
-    config.check_samples(fewest, f"the smallest has {fewest}")
+    smallest = int(clients.sizes.argmin())
+    fewest = int(clients.sizes[smallest])
+    config.check_samples(fewest, f"{clients.names[smallest]} has {fewest}")

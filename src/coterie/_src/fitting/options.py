@@ -104,7 +104,8 @@ def cluster_count(clusters: Any, method: Method, options: AlgorithmSection, clie
     if not (method.finds_start or asks(options.init)):
         raise ValueError('clusters: "auto" needs the method "coterie" or a start that asks, such as init="spectral"')
     if clients.sizes.min() < 2:
-        raise ValueError('clusters: "auto" needs at least 2 samples per client, the smallest has 1')
+        smallest = clients.names[int(clients.sizes.argmin())]
+        raise ValueError(f'clusters: "auto" needs at least 2 samples per client, {smallest} has 1')
     return 1
 
 

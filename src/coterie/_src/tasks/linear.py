@@ -444,6 +444,7 @@ def _check_classes(clients: Clients, classes: int) -> None:
         raise ValueError(
             f"client {clients.names[client]}, row {row - clients.offsets[client] + 1}: target "
             f"{as_numpy(clients.targets)[row]} is not a class from 0 to {classes - 1}"
+            + ("; more than two classes need softmax" if classes == 2 else "")
         )
 
 
