@@ -58,6 +58,8 @@ class RunSettings(NamedTuple):
     folder: str = "federation"
     for_all: bool = False
     min_replies: int = 0  # 0: by `protection`
+    engine: str = "local"
+    ray_address: str = ""
 
 
 def read_settings(run_config: Mapping[str, Any]) -> RunSettings:
@@ -180,6 +182,8 @@ def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, fol
         folder=folder,
         seed=config.run.seed,
         identity=_identity(config, settings.method, features),
+        engine=settings.engine,
+        ray_address=settings.ray_address or None,
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
     assert result.arrays is not None

@@ -14,7 +14,7 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.intake import Verdict
+from coterie._src.intake import Kept, Verdict
 
 if TYPE_CHECKING:
     from coterie._src.federation.network import FlowerNetwork
@@ -168,7 +168,8 @@ def distances(info: RoundInfo, network: FlowerNetwork) -> Floats:
     found = np.full(len(info.labels), np.nan)
     for j in np.unique(info.labels[info.labels >= 0]).tolist():
         members = np.flatnonzero(info.labels == j)
-        updates = [network.received[client].answer.update for client in members.tolist()]
+        received = [network.received[client].answer.update for client in members.tolist()]
+        updates = [update.load() if isinstance(update, Kept) else update for update in received]
         stride = max(1, len(updates[0]) // MAX_COORDINATES)
         rows = np.stack([update[::stride] for update in updates])
         away = np.linalg.norm(rows.astype(np.float64) - np.asarray(median(rows), dtype=np.float64), axis=1)

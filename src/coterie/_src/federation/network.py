@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question,
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
 from coterie._src.federation.site_reports import EVALUATE, Request, read_report
-from coterie._src.intake import Replies
+from coterie._src.intake import Replies, UpdateStore
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """Pause between two looks for replies: after a reply, and at most. Flower's own loop looks every 3 s."""
@@ -68,6 +69,8 @@ class FlowerNetwork:
         Seconds that a question stays open. A client that has not answered by then is silent in this question.
     on_reply
         Called with the number of answers and the number of clients asked, before the first reply and after each.
+    store
+        Keeps the updates of a round as they arrive; None: they are in memory.
 
     Attributes
     ----------
@@ -83,7 +86,9 @@ class FlowerNetwork:
         clients: ClientNumbers,
         deadline: float = 60.0,
         on_reply: Callable[[int, int], None] = lambda received, asked: None,
+        store: UpdateStore | None = None,
     ) -> None:
+        self.store = store
         self.grid, self.clients, self.deadline, self.on_reply = grid, clients, deadline, on_reply
         self.received: dict[int, Received] = {}
         self.unanswered: dict[int, int] = {}
@@ -116,7 +121,11 @@ class FlowerNetwork:
         if labels is not None:
             whom &= set(np.flatnonzero(labels >= 0).tolist())
         chosen = {client: OWN_CHOICE if labels is None else int(labels[client]) for client in whom}
-        replies = self._ask(Question("gradient", round, as_numpy(centres), part=part), chosen)
+        question = Question("gradient", round, as_numpy(centres), part=part)
+        if self.store is not None and round >= 0 and labels is None:  # not for a start, which needs them in memory
+            self.store.begin(question.centres)
+            return replace(self._ask(question, chosen, self.store), buffer=self.store)
+        replies = self._ask(question, chosen)
         if labels is not None:  # a second question of the same round must not overwrite the updates of the first
             return replies
         if self._update_memory is None:
@@ -173,10 +182,13 @@ class FlowerNetwork:
         nodes = {client: node for node, client in numbers.items()}
         return self._exchange(Exchange(dict.fromkeys(nodes, record), nodes, EVALUATE, EVALUATE, read_report, None))
 
-    def _ask(self, question: Question, chosen: Mapping[int, int] | None = None) -> Replies:
+    def _ask(
+        self, question: Question, chosen: Mapping[int, int] | None = None, store: UpdateStore | None = None
+    ) -> Replies:
         """Ask the nodes that are present and return their answers in the order of the clients.
 
-        chosen: per client that is asked the cluster to answer for; None: all clients, by their own choice.
+        chosen: per client that is asked the cluster to answer for; None: all clients, by their own choice. store: keeps
+        the updates.
         """
         numbers = self.clients.assign(self.grid.get_node_ids())
         asked = {client: node for node, client in numbers.items() if chosen is None or client in chosen}
@@ -185,7 +197,13 @@ class FlowerNetwork:
         records = {client: by_label[label] for client, label in labels.items()}
         self.received = self._exchange(
             Exchange(
-                records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None), _max_bytes(question)
+                records,
+                asked,
+                TYPE,
+                str(question.round),
+                read_answer if store is None else partial(_read_and_keep, store),
+                Answer(None, None, None),
+                _max_bytes(question),
             )
         )
         self._log_declined(question)
@@ -271,6 +289,12 @@ class FlowerNetwork:
             time.sleep(pause)
         self._mailbox.forget(waiting)
         return lost
+
+
+def _read_and_keep(store: UpdateStore, reply: Message) -> tuple[Answer, str]:
+    """As `read_answer`, with the update in the store."""
+    answer, fault = read_answer(reply)
+    return (answer if answer.update is None else answer._replace(update=store.keep(answer.update))), fault
 
 
 def _max_bytes(question: Question) -> int:

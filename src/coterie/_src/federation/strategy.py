@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from logging import INFO, WARNING
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
 
-from coterie._src.algorithms import Algorithm, RoundInfo, State
+from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, State
 from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
 from coterie._src.federation.audit import audit_rows
@@ -24,7 +26,8 @@ from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
-from coterie._src.intake import Verdict
+from coterie._src.intake import UpdateStore, Verdict
+from coterie._src.sharding.ray_store import RayStore, ray_cluster
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
 
@@ -60,6 +63,11 @@ class ClusteredStrategy(Strategy):
         Says what is learnt. A state that was saved with another identity is refused.
     on_round
         Called after every finished round.
+    engine
+        "ray" deals the columns of the replies to a Ray cluster as they arrive, and computes rules there, for updates
+        that do not fit into this machine's memory; "local": in this process. The centres have the same bits.
+    ray_address
+        Of the cluster; None: that which Ray finds, or one that is started here.
 
     Examples
     --------
@@ -88,6 +96,8 @@ class ClusteredStrategy(Strategy):
         seed: int = 0,
         identity: str = "",
         on_round: Callable[[State, RoundInfo], None] = lambda state, info: None,
+        engine: str = "local",
+        ray_address: str | None = None,
     ) -> None:
         if not 1 <= min_clients <= max_clients:
             raise ValueError(f"min_clients must be from 1 to max_clients ({max_clients}), got {min_clients}")
@@ -95,9 +105,14 @@ class ClusteredStrategy(Strategy):
             raise ValueError(f"min_replies must be from 0 to max_clients ({max_clients}), got {min_replies}")
         if not deadline > 0:
             raise ValueError(f"deadline must be positive, got {deadline}")
+        if engine not in ("local", "ray"):
+            raise ValueError(f"engine must be local or ray, got {engine}")
+        if engine == "ray":
+            _check_shards(algorithm)
         self.algorithm, self.max_clients, self.min_clients = algorithm, max_clients, min_clients
         self.patience, self.deadline, self.min_replies = patience, deadline, min_replies
         self.seed, self.identity, self.on_round = seed, identity, on_round
+        self.engine, self.ray_address = engine, ray_address
         self.checkpoint = None if folder is None else Checkpoint(folder)
 
     def start(  # type: ignore[override]
@@ -119,10 +134,28 @@ class ClusteredStrategy(Strategy):
         Result
             The last centres as `arrays["centres"]`, and replies, cluster sizes and movement of every round.
         """
+        with self._store() as store:
+            return self._run(grid, initial_arrays, store)
+
+    @contextmanager
+    def _store(self) -> Iterator[UpdateStore | None]:
+        """Where the updates of a round are kept; None: in memory."""
+        if self.engine == "local":
+            yield None
+            return
+        with TemporaryDirectory() as temporary, ray_cluster(self.ray_address, "engine") as ray:
+            folder = Path(temporary) if self.checkpoint is None else self.checkpoint.folder
+            store = RayStore(ray, folder / "replies", self.max_clients)
+            try:
+                yield store
+            finally:
+                store.end()
+
+    def _run(self, grid: Grid, initial_arrays: ArrayRecord, store: UpdateStore | None) -> Result:
         file = ProgressFile(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies)
+        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, store)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
         if saved is not None:
@@ -231,6 +264,17 @@ class ClusteredStrategy(Strategy):
 
     def summary(self) -> None:
         log(INFO, "%s, at most %s clients, %s s for an answer", self.algorithm, self.max_clients, self.deadline)
+
+
+def _check_shards(algorithm: Algorithm) -> None:
+    """Raise a ValueError for an algorithm that needs whole updates in memory."""
+    if not isinstance(algorithm, ClusteredDescent):
+        raise ValueError(f"engine: ray is for Algorithm 1, not for {type(algorithm).__name__}")
+    rule = algorithm.server.aggregate
+    if not rule.takes_shards:
+        raise ValueError(f"engine: ray needs a rule that aggregates by columns, not {rule}")
+    if algorithm.conditioned != "no" or algorithm.precision > 0 or algorithm.server.shared:
+        raise ValueError("engine: ray works without Hessians, the stopping rule `precision` and shared coordinates")
 
 
 def _ask_again(state: State, network: FlowerNetwork) -> State:
