@@ -97,6 +97,7 @@ class Accepted(NamedTuple):
     updates: Array  # (rows, dim)
     verdicts: Ints  # (m,), the Verdict on each client's first reply
     unknown_senders: int = 0  # the number of replies from unknown clients (Verdict.UNKNOWN_CLIENT)
+    ages: Ints | None = None  # (rows,), how many rounds late each is; None: none is
 
     def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
         """(rows,) -> (m,): the values per client, `missing` where no reply was accepted."""
@@ -107,8 +108,8 @@ class Accepted(NamedTuple):
         return all_values
 
 
-def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
-    """The well-formed replies of this round, at most one per client.
+def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array, max_age: int = 0) -> Accepted:
+    """The well-formed replies to this round, or to one of the `max_age` rounds before it, at most one per client.
 
     The first reply of a client counts. If it is accepted and another follows, the verdict is DUPLICATE.
     like: a (…, dim) array with the number of columns, the array type and the dtype of updates (the centres).
@@ -128,7 +129,8 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     faults[~shape] = Verdict.WRONG_SHAPE
     faults[~kind] = Verdict.WRONG_TYPE
     faults[~_whole_numbers(replies.labels, clusters)] = Verdict.WRONG_LABEL
-    faults[~_equal_to(replies.rounds, round)] = Verdict.WRONG_ROUND
+    ages = _ages(replies.rounds, round)
+    faults[(ages < 0) | (ages > max_age)] = Verdict.WRONG_ROUND
     faults[~known] = Verdict.UNKNOWN_CLIENT
 
     senders = _as_numbers(replies.clients, known)
@@ -144,7 +146,9 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
     updates = _stack(replies.updates, passed, like, replies.buffer)
-    return Accepted(senders[passed], labels, updates, verdicts, int((~known).sum()))
+    return Accepted(
+        senders[passed], labels, updates, verdicts, int((~known).sum()), ages[passed] if ages[passed].any() else None
+    )
 
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
@@ -179,10 +183,17 @@ def _as_numbers(values: Sequence[Any] | Ints, sound: Bools) -> Ints:
     return np.array([int(value) if ok else -1 for value, ok in zip(values, sound, strict=True)], dtype=np.int64)
 
 
-def _equal_to(values: Sequence[Any] | Ints, expected: int) -> Bools:
+def _ages(values: Sequence[Any] | Ints, round: int) -> Ints:
+    """(replies,): how many rounds ago the round was that a reply answers; -1 for no round, or one to come."""
     if _is_plain(values):
-        return np.asarray(values == expected)
-    return np.array([_is_whole(value) and value == expected for value in values], dtype=np.bool_)
+        return np.where((values >= 0) & (values <= round) | (values == round), round - values, -1)
+    return np.array(
+        [
+            round - int(value) if _is_whole(value) and (0 <= value <= round or value == round) else -1
+            for value in values
+        ],
+        dtype=np.int64,
+    )
 
 
 def _is_plain(values: Sequence[Any] | Ints) -> TypeGuard[Ints]:
