@@ -96,20 +96,28 @@ class Fleet:
         rounds, chosen, updates = zip(*counted.values(), strict=True)
         return _replies(list(counted), rounds, chosen, updates, centres)
 
-    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
-        return self.network.minimisers(like, ridge, part)
+    def minimisers(
+        self, like: Array, ridge: float, part: tuple[int, int] | None = None, asked: Ints | None = None
+    ) -> Replies:
+        return self.network.minimisers(like, ridge, part, asked)
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
-        return self.network.losses(centres, part, computing)
+    def losses(
+        self,
+        centres: Array,
+        part: tuple[int, int] | None = None,
+        computing: bool = False,
+        asked: Ints | None = None,
+    ) -> Replies:
+        return self.network.losses(centres, part, computing, asked)
 
-    def sizes(self) -> Replies:
-        return self.network.sizes()
+    def sizes(self, asked: Ints | None = None) -> Replies:
+        return self.network.sizes(asked)
 
-    def curvatures(self, rounds: int | None = None) -> Replies:
-        return self.network.curvatures(rounds)
+    def curvatures(self, rounds: int | None = None, asked: Ints | None = None) -> Replies:
+        return self.network.curvatures(rounds, asked)
 
-    def hessians(self, centres: Array, labels: Ints) -> Replies:
-        return self.network.hessians(centres, labels)
+    def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
+        return self.network.hessians(centres, labels, asked)
 
 
 def _replies(

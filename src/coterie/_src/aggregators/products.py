@@ -6,6 +6,7 @@ the centred rows C with G = CCᵀ, so that memory does not grow with the square 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from coterie._src.aggregators.columns import SHARD, ranges
+from coterie._src.aggregators.neighbours import components, nearest_distances
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances, squared_products
 
@@ -28,6 +30,8 @@ COPY = 0.1
 """Rows are copies if their distance is less than this many times the typical distance of a row to its nearest one."""
 PAIRS = 1 << 20
 """The number of distances that are computed at a time."""
+ALL_PAIRS = 4096
+"""Up to so many rows copies are found among all pairs of them, beyond among those that `neighbours` compares."""
 SAMPLE = 1 << 20
 """At most this many pairs of rows are used to estimate the noise: their median is as good as that of all pairs."""
 EXACT = 1e-14
@@ -94,12 +98,18 @@ class Dense:
         between = sums - 2 * self.gram
         return copies(xp.where(between < EXACT * sums, 0.0 * between, between), max_size)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        """All eigenvalues, ascending, and eigenvectors: on a GPU some take about as long as all."""
+        values, vectors = namespace(self.gram).linalg.eigh(self.gram)
+        return values, vectors
+
     def leading(self, count: int) -> tuple[Array, Array]:
         """The `count` largest eigenvalues in ascending order, (count,), and their eigenvectors, (rows, count)."""
         gram, xp = self.gram, namespace(self.gram)
         if not is_numpy_array(gram):
             if count > 1:
-                values, vectors = xp.linalg.eigh(gram)
+                values, vectors = self._spectrum
                 return values[-count:], vectors[:, -count:]
             # on a GPU a few large products are faster than the many small steps of an iteration
             power, squares = gram, xp.linalg.diagonal(gram)
@@ -290,11 +300,17 @@ def copies_among(
 ) -> Ints:
     """`copies` of (rows, d) points, by blocks, so that not all squared distances are in memory at once.
 
+    For more than `ALL_PAIRS` rows the work grows in proportion to the rows. Then the typical distance is that of some
+    of them, and two rows that are hardly near enough to be copies may be missed (see `neighbours`).
+
     squared_distances: from two index arrays to the squared distances; default: computed from differences.
 
     >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), max_size=2).tolist()
     [0, 1, 2, 3, 1]
     """
+    if len(points) > ALL_PAIRS:
+        near = COPY * math.sqrt(typical_distance(nearest_distances(points)))
+        return _groups(components(points, near), max_size)
     rows = np.arange(len(points))
 
     def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:

@@ -1,6 +1,20 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from coterie._src.cli import aggregate, audit, federate, plan, report, reproduce, results, run, site, sweep, watch
+from coterie._src.cli import (
+    aggregate,
+    audit,
+    federate,
+    federate_server,
+    federate_sites,
+    plan,
+    report,
+    reproduce,
+    results,
+    run,
+    site,
+    sweep,
+    watch,
+)
 from coterie._src.cli.app import app, entry
 
 __all__ = [
@@ -9,6 +23,8 @@ __all__ = [
     "audit",
     "entry",
     "federate",
+    "federate_server",
+    "federate_sites",
     "plan",
     "report",
     "reproduce",

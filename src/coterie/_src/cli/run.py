@@ -124,7 +124,7 @@ def _run(
     continued: Path | None = None,
 ) -> None:
     from coterie._src.cli.views import Page, ProgressBar, Results
-    from coterie._src.experiments.callbacks import Callbacks, RunInfo, flattened, tell_rounds, told
+    from coterie._src.experiments.callbacks import Callbacks, RunInfo, flattened, replay_rounds, start_and_end
     from coterie._src.experiments.continuation import continue_trial, read_run
     from coterie._src.experiments.engines import run_trials
     from coterie._src.experiments.progress import ProgressFile, max_rounds, trial_notes
@@ -136,14 +136,14 @@ def _run(
     files = [] if folder is None else [folder, progress, results, Page(folder, results)]
     callback = Callbacks([ProgressBar(chosen), *(files or [results]), *trackers])
     run = RunInfo(command_line(), chosen.run.seed, flattened(chosen), None if folder is None else folder.path)
-    with CtrlC() as interrupted, told(callback, run, interrupted):
+    with CtrlC() as interrupted, start_and_end(callback, run, interrupted):
         print_doubts([chosen])
         if earlier is None:
             for _ in run_trials(chosen, callback, interrupted, folder=place):
                 pass
         else:
             trial = continue_trial(chosen, earlier, trial_notes(place))
-            tell_rounds(callback, trial)
+            replay_rounds(callback, trial)
             callback.on_trial(trial)
     if folder is not None:
         state = "Interrupted; finished trials are" if results.status == "interrupted" else "Everything is"
