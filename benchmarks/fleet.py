@@ -2,8 +2,8 @@
 
 Two clusters of a mixed regression, 200 clients, of which a tenth is Byzantine, 100 samples in 20 dimensions, spectral
 filter, from a start at a distance of 0.25 times that of the centres. A client takes from 1 to 100 s for an answer,
-log-uniform. The target is an error of 1.1 times that of least squares on the honest clients of each true cluster, in
-three rounds in a row.
+log-uniform. The target is an error of twice that of least squares on the honest clients of each true cluster, in three
+rounds in a row. A run ends after 200 rounds or 1500 simulated seconds.
 """
 
 from __future__ import annotations
@@ -26,30 +26,26 @@ from coterie._src.simulation import SimulatedNetwork, play
 from coterie._src.tasks import linear_regression
 
 CLIENTS, BYZANTINE = 200, 0.1
-SEEDS = 5
-TARGET, IN_A_ROW = 1.1, 3
-ROUNDS, SECONDS = 300, 5_000.0
+SEEDS = 4
+TARGET, IN_A_ROW = 2.0, 3
+ROUNDS, SECONDS = 200, 1_500.0
 ENDS: dict[str, tuple[int, bool, int]] = {
     "all replies": (200, False, 0),
     "100 replies, late ones refused": (100, False, 0),
-    "50 new replies, late ones count": (50, False, 20),
-    "100 new replies, late ones count": (100, False, 20),
-    "50 new replies, the last of each client counts": (50, True, 20),
-    "100 new replies, the last of each client counts": (100, True, 20),
+    "50 new replies, late ones count": (50, False, 40),
+    "50 new replies, the last of each client counts": (50, True, 40),
 }
 """wait_for, latest, max_age."""
 ATTACKS: dict[str, tuple[Any, float | None]] = {
     "none": (None, None),
-    "paper, speeds as others": (Attack(paper), None),
     "paper, at once": (Attack(paper), 0.01),
     "ALIE, at once": (Attack(alie), 0.01),
-    "ALIE, slowest": (Attack(alie), 100.0),
 }
 """The attack, and the seconds of a Byzantine answer."""
 
 
 def _time(case: tuple[str, str, int]) -> tuple[float, float]:
-    """Simulated seconds until the target, infinite without it, and the last error over that of the oracle."""
+    """Simulated seconds until the target, infinite without it, and the last error over that of least squares."""
     end, attack, seed = case
     (wait_for, latest, max_age), (sent, own_seconds) = ENDS[end], ATTACKS[attack]
     rng = np.random.default_rng(seed)
@@ -63,15 +59,15 @@ def _time(case: tuple[str, str, int]) -> tuple[float, float]:
     network = SimulatedNetwork(task, drawn.is_byzantine, sent, rng, aggregate=rule)
     fleet = Fleet(network, seconds, wait_for, latest)
     start = warm(truth, 0.25, rng).astype(np.float32)
-    target, reached, ratio = TARGET * _oracle_error(drawn), 0, np.inf
+    oracle, reached, ratio, seconds_to_target = _oracle_error(drawn), 0, np.inf, np.inf
     for finished in play(ClusteredDescent(Server(rule, audit=False), ROUNDS, max_age=max_age), fleet, start, rng):
-        error = matched_distance(finished.state.centres, truth.centres)
-        ratio, reached = TARGET * error / target, reached + 1 if error <= target else 0
+        ratio = matched_distance(finished.state.centres, truth.centres) / oracle
+        reached = reached + 1 if ratio <= TARGET else 0
         if reached == IN_A_ROW:
-            return fleet.schedule.clock, ratio
+            seconds_to_target = min(seconds_to_target, fleet.schedule.clock)
         if fleet.schedule.clock > SECONDS:
             break
-    return np.inf, ratio
+    return seconds_to_target, ratio
 
 
 def _oracle_error(drawn: Any) -> float:
@@ -89,20 +85,23 @@ def run() -> tuple[str, list[dict[str, Any]]]:
     """All ends of rounds and attacks, means over seeds with standard errors."""
     cases = [(end, attack, seed) for end in ENDS for attack in ATTACKS for seed in range(SEEDS)]
     with multiprocessing.get_context("spawn").Pool() as pool:
-        times = dict(zip(cases, pool.map(_time, cases, chunksize=1), strict=True))
+        times = dict(zip(cases, pool.imap(_time, cases), strict=True))
     rows = []
     for end in ENDS:
         row: dict[str, Any] = {"a round ends with": end}
         for attack in ATTACKS:
             row[attack] = _cell([times[end, attack, seed] for seed in range(SEEDS)])
         rows.append(row)
-    return f"{processor()}, {SEEDS} seeds, simulated seconds to the target", rows
+    return f"{processor()}, {SEEDS} seeds, time to twice the error of least squares; last error over that", rows
 
 
 def _cell(found: list[tuple[float, float]]) -> str:
-    """The mean time and its standard error, or in how many seeds the target is reached and the error otherwise."""
+    """The mean time and the mean last error with standard errors; or in how many seeds the target was reached."""
     times, ratios = np.array(found).T
-    if np.isfinite(times).all():
-        return f"{times.mean():.0f} ± {times.std(ddof=1) / np.sqrt(len(times)):.0f}"
-    missed = ratios[~np.isfinite(times)]
-    return f"{np.isfinite(times).sum()} of {len(times)} (error {np.median(missed):.2f})"
+    if not np.isfinite(times).all():
+        return f"{np.isfinite(times).sum()} of {len(times)}; {_mean(ratios, 2)}"
+    return f"{_mean(times, 0)} s; {_mean(ratios, 2)}"
+
+
+def _mean(values: Any, digits: int) -> str:
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) / np.sqrt(len(values)):.{digits}f}"
