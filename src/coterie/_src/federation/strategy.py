@@ -24,6 +24,7 @@ from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import differences
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
@@ -204,9 +205,10 @@ class ClusteredStrategy(Strategy):
 
     def _load(self) -> Saved | None:
         saved = None if self.checkpoint is None else self.checkpoint.load()
-        if self.checkpoint is not None and saved is not None and saved.identity not in ("", self.identity):
+        if self.checkpoint is not None and saved is not None and (names := differences(saved.identity, self.identity)):
             raise ValueError(
-                f"{self.checkpoint.folder}: holds the rounds of another configuration; move it away to begin anew"
+                f"{self.checkpoint.folder}: holds the rounds of another configuration ({', '.join(names)} differs); "
+                "move it away to begin anew"
             )
         return saved
 
