@@ -1,6 +1,7 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
 from coterie._src.cli import (
+    aggregate,
     audit,
     federate,
     federate_server,
@@ -17,6 +18,7 @@ from coterie._src.cli import (
 from coterie._src.cli.app import app, entry
 
 __all__ = [
+    "aggregate",
     "app",
     "audit",
     "entry",
@@ -35,6 +37,7 @@ __all__ = [
 
 ORDER = (
     "run", "config", "list_names", "report", "watch", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit",
+    "aggregate",
 )  # fmt: skip
 """As --help lists them: what one meets first stands first."""
 

@@ -135,6 +135,7 @@ def site_names(folder: Path) -> dict[str, str]:
 
 def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]:
     """Return a row for every client that has a node: its answer, the verdict, and its distance to the others."""
+    info = info.whole(network.count)
     away = distances(info, network)
     rows = []
     for client, node in enumerate(network.clients.nodes):

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from coterie._src.arrays import Array, Floats, as_numpy
 from coterie._src.evaluation import WORST, Comparison, Scores
 from coterie._src.experiments.client_rows import MODELS, score_rows
-from coterie._src.experiments.methods import max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
 from coterie._src.experiments.outcome import Row
 from coterie._src.experiments.printable import printable
 from coterie._src.experiments.results import as_csv

@@ -129,20 +129,30 @@ class FlowerNetwork:
             self._update_memory = np.empty((self.count, centres.shape[1]), dtype=centres.dtype)
         return replace(replies, buffer=self._update_memory)
 
-    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
-        return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge))
+    def minimisers(
+        self, like: Array, ridge: float, part: tuple[int, int] | None = None, asked: Ints | None = None
+    ) -> Replies:
+        return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge), _choosing(asked))
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
-        return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing))
+    def losses(
+        self,
+        centres: Array,
+        part: tuple[int, int] | None = None,
+        computing: bool = False,
+        asked: Ints | None = None,
+    ) -> Replies:
+        return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing), _choosing(asked))
 
-    def sizes(self) -> Replies:
-        return self._ask(Question("size", -1, np.zeros((1, 1))))
+    def sizes(self, asked: Ints | None = None) -> Replies:
+        return self._ask(Question("size", -1, np.zeros((1, 1))), _choosing(asked))
 
-    def curvatures(self, rounds: int | None = None) -> Replies:
-        return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=None if rounds is None else (0, rounds)))
+    def curvatures(self, rounds: int | None = None, asked: Ints | None = None) -> Replies:
+        part = None if rounds is None else (0, rounds)
+        return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=part), _choosing(asked))
 
-    def hessians(self, centres: Array, labels: Ints) -> Replies:
-        chosen = {client: max(int(label), 0) for client, label in enumerate(labels)}
+    def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
+        whom = range(len(labels)) if asked is None else asked.tolist()
+        chosen = {client: max(int(labels[client]), 0) for client in whom}
         round_answers = self.received  # the audit of a round is about its updates
         replies = self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
         self.received = round_answers
@@ -281,6 +291,11 @@ class FlowerNetwork:
             time.sleep(pause)
         self._mailbox.forget(waiting)
         return lost
+
+
+def _choosing(asked: Ints | None) -> dict[int, int] | None:
+    """The clients that are asked, each of which answers by its own choice; None: all."""
+    return None if asked is None else dict.fromkeys(asked.tolist(), OWN_CHOICE)
 
 
 def _max_bytes(question: Question) -> int:
