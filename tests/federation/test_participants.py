@@ -14,6 +14,7 @@ from coterie._src.federation.apps import RunSettings, apps, run_server
 from coterie._src.federation.audit import audit_clients
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.numbering import ClientNumbers
+from coterie._src.federation.page import federation_page
 from coterie._src.federation.server_folder import (
     Participants,
     ServerSettings,
@@ -60,6 +61,9 @@ def test_a_block_takes_effect_in_the_next_round_of_a_run(
     assert any("blocked by the operator in 33% of the rounds" in reason for reason in found.reasons)
     assert (found.refused_fraction, found.silent_fraction) == (0.0, 0.0)
     assert blocked_sites(server) == {}
+    shown = coterie("audit", str(folder), cwd=tmp_path)
+    assert "blocked by the operator" in " ".join(shown.stdout.split())
+    assert "blocked by the operator in 33% of the rounds (pump?[2J broken?)" in federation_page(folder)
     twice = coterie("federate", "allow", "site3", "--folder", str(server), cwd=tmp_path)
     assert "is not blocked" in twice.stderr
     unknown = coterie("federate", "block", "site99", "--folder", str(server), cwd=tmp_path)

@@ -160,9 +160,12 @@ def run(server: Path, settings: list[str], say: Say) -> None:
     """
     os.umask(0o077)
     known, folder = read_settings_of(server), server.resolve() / STATE_FOLDER
-    with locked(folder, "run", STOP_SECONDS):  # one that was just stopped may still be at its end
-        pass
+    if known.secure:
+        check_server_certificates(server, known.host)  # else the server would seem not to answer
     with closing(control_of(server, known)) as control, _raising():
+        is_stopping = control.answers() and not control.unfinished()
+        with locked(folder, "run", STOP_SECONDS if is_stopping else 0.0):  # one that was stopped may be at its end
+            pass
         number = control.start(server.resolve().parent / "app", settings, folder)
         try:
             for line in control.logs(number):
