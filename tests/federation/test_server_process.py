@@ -117,6 +117,9 @@ def test_two_federations_on_one_server(tmp_path: Path, processes: list[subproces
     wait_until((server / "nodes" / "lyon.json").exists, 30)  # without a restart
     assert coterie("federate", "revoke", "lyon", "--folder", str(server), cwd=tmp_path).returncode == 0
     wait_until(lambda: "lyon.pub is withdrawn" in (tmp_path / "server-start.sh.log").read_text(), 30)
+    (server / "nodes" / "bad.pub").write_text("nonsense")
+    wait_until(lambda: "bad.pub: is not a public key" in (tmp_path / "server-start.sh.log").read_text(), 30)
+    (server / "nodes" / "bad.pub").unlink()
     for place, name in zip(places, ("oslo", "rome"), strict=True):
         shown = coterie("federate", "status", "--folder", str(place / "server"), cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
