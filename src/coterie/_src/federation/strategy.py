@@ -29,7 +29,7 @@ from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
-from coterie._src.federation.server_folder import Participants
+from coterie._src.federation.server_folder import Participants, server_of
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
@@ -151,7 +151,7 @@ class ClusteredStrategy(Strategy):
         """Run the algorithm to its end, with the folder locked."""
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        participants = Participants(None if self.checkpoint is None else self.checkpoint.folder.resolve().parent)
+        participants = Participants(None if self.checkpoint is None else server_of(self.checkpoint.folder))
         network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
