@@ -239,7 +239,7 @@ def with_personal_models(method: Method) -> Method:
     )
 
 
-PERSONAL_NUMERICS = 200
+PERSONAL_NUMERICS = 300
 """Added to the numerics of a method with personal models; raised by 100 when a change moves those models."""
 
 EVERYWHERE = ("nothing",)
