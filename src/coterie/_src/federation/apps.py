@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,28 +14,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from coterie._src.algorithms import Algorithm, ClusteredDescent
-from coterie._src.attacks import Attack
-from coterie._src.data import Clients, hold_out
+from coterie._src.data import Clients
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.problems import ClientTables, Folder
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.setup import setting_of
 from coterie._src.experiments.starts import first_centres, is_file
-from coterie._src.experiments.toml import as_toml, read_config
+from coterie._src.experiments.toml import read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
+from coterie._src.federation.flower import log
+from coterie._src.federation.installed import METHOD, column_names, config_of_run, ready_made_attack, ready_made_site
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
-from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
 from coterie._src.federation.strategy import ClusteredStrategy
 from coterie._src.report.html import FILE as PAGE
@@ -49,7 +48,7 @@ FOR_ALL = "for-all"
 class RunSettings(NamedTuple):
     """What a run may set (`flwr run --run-config "deadline=10.0 min_clients=6"`), with the defaults."""
 
-    method: str = "coterie"
+    method: str = METHOD
     max_clients: int = 100
     min_clients: int = 2
     patience: float = 600.0
@@ -114,8 +113,8 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         run_server(config, read_settings(context.run_config), grid)
 
     return app, client_app(
-        lambda context: _site(config, context),
-        lambda context: _attack(config, context),
+        lambda context: ready_made_site(config, context),
+        lambda context: ready_made_attack(config, context),
         guarded=isinstance(config.problem, Folder),
     )
 
@@ -131,8 +130,8 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
         raise ValueError("for_all: one model for all cannot begin from a file of centres (algorithm.init)")
     folder = Path(settings.folder)
     centres = _learn(config, settings, grid, features, folder)
-    models = save({settings.method: centres}, _column_names(config) or None)
-    write_atomically(folder / "config.toml", _with_method(config, settings.method))
+    models = save({settings.method: centres}, column_names(config) or None)
+    write_atomically(folder / "config.toml", config_of_run(config, settings.method))
     write_atomically(folder / "centres.safetensors", models)
     if getattr(config.problem, "holdout", 0.0):
         _evaluate(config, settings, grid, features, centres)
@@ -246,63 +245,3 @@ def _identity(config: Config, method: str, features: int) -> str:
     """A hash of what is learnt; it does not depend on rounds, deadlines or the number of clients."""
     learnt = config.problem.model_dump(mode="json", exclude={"path"}), method, features, config.run.seed
     return hashlib.sha256(json.dumps(learnt, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _column_names(config: Config) -> dict[str, str]:
-    """The names of the weights of a centre, where the columns have names."""
-    problem = config.problem
-    if isinstance(problem, ClientTables) and not isinstance(problem, Folder):
-        return {"columns": json.dumps(problem.weight_names())}
-    if not isinstance(problem, Folder) or not problem.columns:
-        return {}
-    return {"columns": json.dumps([*problem.columns, *(["intercept"] if problem.adds_intercept else [])])}
-
-
-@lru_cache(maxsize=1)
-def _rehearsal(config_json: str) -> Any:
-    config = Config.model_validate_json(config_json)
-    return config.problem.draw(stream(config.run.seed, 0, "data"))
-
-
-def _site(config: Config, context: Context) -> Site:
-    """The data of this node: the rows to learn from, and those held out, which are the same whenever they are read."""
-    problem, fraction = config.problem, getattr(config.problem, "holdout", 0.0)
-    if isinstance(problem, Folder):
-        if "data" not in context.node_config:
-            raise ValueError("node configuration: data must name this site's file")
-        rows = problem.site_clients(str(context.node_config["data"]))
-        clients, held_out = hold_out(rows, fraction, stream(config.run.seed, 0, "data"))
-        tested = None if held_out is None else held_out.clients
-    else:
-        number, drawn = _partition(context), _rehearsal(config.model_dump_json())
-        clients, tested = drawn.clients.take([number]), None
-        if drawn.held_out is not None and number in drawn.held_out.owners:
-            tested = drawn.held_out.clients.take(np.flatnonzero(drawn.held_out.owners == number))
-    models, method = context.node_config.get("models"), read_settings(context.run_config).method
-    return Site(
-        problem.build_task(clients),
-        tested,
-        None if models is None else Path(str(models)),
-        method,
-        {"config.toml": _with_method(config, method)},
-        _column_names(config),
-    )
-
-
-def _with_method(config: Config, method: str) -> bytes:
-    """The file of the configuration, with the method that was run."""
-    return as_toml(config.model_copy(update={"run": config.run.model_copy(update={"methods": [method]})})).encode()
-
-
-def _partition(context: Context) -> int:
-    if "partition-id" not in context.node_config:
-        raise ValueError("node configuration: partition-id must say which client of the rehearsal this is")
-    return int(context.node_config["partition-id"])
-
-
-def _attack(config: Config, context: Context) -> Attack | None:
-    """In a rehearsal the attack of a Byzantine client, each on its own."""
-    if isinstance(config.problem, Folder):
-        return None
-    drawn = _rehearsal(config.model_dump_json())
-    return config.attack.attack() if drawn.is_byzantine[_partition(context)] else None

@@ -20,6 +20,7 @@ from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
 from coterie._src.federation.certificates import CertificateAuthority, node_key, write_secret
+from coterie._src.federation.installed import CONFIG, POLICY, config_of_run
 from coterie._src.federation.protection import protection
 from coterie._src.federation.site_policy import policy_as_toml
 
@@ -105,9 +106,9 @@ def write_deployment(
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))
     for client, name in enumerate(sites):
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
+        _write(place / name / CONFIG, config_of_run(config, method).decode())  # the app of a site reads this one
         if samples:
-            _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
-            _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own
+            _write(place / name / POLICY, policy_as_toml(config.algorithm.rounds))
     if not insecure:
         _write_keys(place, CertificateAuthority(host), sites)
     return place / "README.md"

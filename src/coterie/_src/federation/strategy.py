@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
@@ -20,6 +19,7 @@ from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
 from coterie._src.federation.audit import audit_rows
 from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.flower import log
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
