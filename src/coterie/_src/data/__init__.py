@@ -23,6 +23,7 @@ from coterie._src.data.images import (
     split_dirichlet,
     split_iid,
 )
+from coterie._src.data.samples import read_samples
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
 from coterie._src.data.tables import RawTable, client_tables, frame_table, is_frame, stamp, without_names
 from coterie._src.data.tabular import tabular
@@ -55,6 +56,7 @@ __all__ = [
     "read_folder",
     "read_idx",
     "read_images",
+    "read_samples",
     "read_tables",
     "rescaled",
     "rotated",

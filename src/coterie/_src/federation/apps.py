@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
@@ -19,18 +19,28 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from coterie._src.algorithms import Algorithm, ClusteredDescent
+from coterie._src.arrays import as_numpy, like
 from coterie._src.data import Clients
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
-from coterie._src.experiments.problems import ClientTables, Folder
+from coterie._src.experiments.problems import ClientTables, Folder, Networks, OwnNetwork
+from coterie._src.experiments.problems.networks import on_device
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.setup import setting_of
-from coterie._src.experiments.starts import first_centres, is_file
+from coterie._src.experiments.starts import STARTS, first_centres, is_file
 from coterie._src.experiments.toml import read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
 from coterie._src.federation.flower import log
-from coterie._src.federation.installed import METHOD, column_names, config_of_run, ready_made_attack, ready_made_site
+from coterie._src.federation.installed import (
+    METHOD,
+    OWN_DATA,
+    column_names,
+    config_of_run,
+    ready_made_attack,
+    ready_made_site,
+    rehearsal,
+)
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
@@ -40,6 +50,9 @@ from coterie._src.federation.strategy import ClusteredStrategy
 from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
 from coterie._src.tasks import LinearModel, Task
+
+if TYPE_CHECKING:
+    from coterie._src.tasks.torch_module import NetworkTask
 
 FOR_ALL = "for-all"
 """The folder, in that of a run, with the state of the run that learns one model for all sites."""
@@ -77,7 +90,8 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     ----------
     config_file
         A TOML file as `coterie config` prints it. With problem.kind = "folder" every site reads the file that its node
-        configuration names (`data="…"`), of it the `problem.columns`. Where these are not named, the run says how many
+        configuration names (`data="…"`), of it the `problem.columns`; with "network" likewise, and every site has what
+        `problem.module` names installed. Where these are not named, the run says how many
         `features` there are (an intercept counts), and all sites must have them in the same order. With a synthetic
         problem, a rehearsal, a site is the client that its node configuration names (`partition-id=3`), and the
         Byzantine clients attack. Every site holds out the fraction `problem.holdout` of its rows, the same ones each
@@ -98,10 +112,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     >>> server, client = apps("config.toml")  # doctest: +SKIP
     """
     config = read_config(config_file)
-    if not config.problem.has_parameters:
-        raise ValueError(
-            "problem.kind: a federation of images needs an app of its own (see coterie.federation.client_app)"
-        )
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
     if config.algorithm.strict:
@@ -115,7 +125,7 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     return app, client_app(
         lambda context: ready_made_site(config, context),
         lambda context: ready_made_attack(config, context),
-        guarded=isinstance(config.problem, Folder),
+        guarded=isinstance(config.problem, OWN_DATA),
     )
 
 
@@ -133,12 +143,23 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     models = save({settings.method: centres}, column_names(config) or None)
     write_atomically(folder / "config.toml", config_of_run(config, settings.method))
     write_atomically(folder / "centres.safetensors", models)
+    if isinstance(config.problem, Networks):
+        _write_networks(config, features, centres, folder)
     if getattr(config.problem, "holdout", 0.0):
         _evaluate(config, settings, grid, features, centres)
     try:
         write_atomically(folder / PAGE, federation_page(folder).encode())
     except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
         log(WARNING, "%s: not written (%s)", folder / PAGE, error)
+
+
+def _write_networks(config: Config, features: int, centres: NDArray[Any], folder: Path) -> None:
+    """Write the network of every cluster as a file for its own `load_state_dict`."""
+    task = cast("NetworkTask", _example_task(config, features))
+    for cluster, centre in enumerate(centres):
+        state = task.state(like(centre, task.clients.features))
+        content = save({name: np.ascontiguousarray(as_numpy(value)) for name, value in state.items()})
+        write_atomically(folder / f"cluster-{cluster}.safetensors", content)
 
 
 def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> None:
@@ -203,8 +224,9 @@ def _with_quorum(config: Config, quorum: int) -> Config:
 
 def _score(config: Config, features: int) -> Score:
     """What the table shows beside the loss."""
-    task = _example_task(config, features)
-    if isinstance(task, LinearModel) and not task.loss.square:
+    task, problem = _example_task(config, features), config.problem
+    classifies = isinstance(task, LinearModel) and not task.loss.square
+    if classifies or (isinstance(problem, Networks) and problem.has_classes):
         return "accuracy"
     return "loss" if task.clients.targets is None or config.problem.loss_of() is None else "r2"
 
@@ -215,20 +237,30 @@ def _algorithm_and_start(config: Config, settings: RunSettings, features: int) -
     task = _example_task(config, features)
     setting = setting_of(config, task, stream(seed, 0, "buckets"), clients=settings.max_clients)
     method = METHODS[settings.method]
-    algorithm, count = method.algorithm(setting), 1 if method.one_centre else config.problem.clusters
+    options, rng, clusters = config.algorithm, stream(seed, 0, "start"), config.problem.clusters
+    count, example = 1 if method.one_centre else clusters, np.zeros((clusters, task.dim), dtype)
+    if isinstance(config.problem, Networks):
+        example = as_numpy(config.problem.fresh(cast("NetworkTask", task), rng))
+        shared = config.problem.shared_size(cast("NetworkTask", task))
+        setting = replace(setting, origin=example[:1], shared=shared)
+    algorithm = method.algorithm(setting)
     if config.asks_for_start:
         if isinstance(algorithm, ClusteredDescent) and algorithm.init is None and not method.one_centre:
             algorithm = replace(algorithm, init=setting.robust_start())
-        return algorithm, np.zeros((count, task.dim), dtype)
-    options, rng, clusters = config.algorithm, stream(seed, 0, "start"), config.problem.clusters
+        return algorithm, example[:count]
+    if not is_file(options.init) and STARTS[options.init].for_modules:
+        return algorithm, example[:count]
     start = first_centres(options.init, clusters, task.dim, None, options.warm, dtype, rng)
     return algorithm, start[:count]
 
 
 def _example_task(config: Config, features: int) -> Task:
     """The task on one sample of zeros."""
-    dtype = config.problem.dtype
-    return config.problem.build_task(Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1])))
+    problem, dtype = config.problem, np.dtype(config.problem.dtype)
+    if isinstance(problem, Networks):
+        targets = np.zeros(1, np.int64 if problem.has_classes else dtype)
+        return problem.build_task(on_device(Clients(np.zeros((1, features), dtype), targets, np.array([1])), "cpu"))
+    return problem.build_task(Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1])))
 
 
 def _count_features(config: Config, features_of_run: int) -> int:
@@ -238,6 +270,10 @@ def _count_features(config: Config, features_of_run: int) -> int:
         return len(problem.columns) + problem.adds_intercept if problem.columns else features_of_run
     if isinstance(problem, ClientTables):  # a table that is known by name
         return len(problem.weight_names())
+    if isinstance(problem, OwnNetwork):
+        return problem.columns
+    if isinstance(problem, Networks):
+        return int(rehearsal(config.model_dump_json()).clients.dim)
     return int(getattr(problem, "dim", 0))
 
 

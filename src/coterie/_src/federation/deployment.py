@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.problems import Folder, OwnNetwork
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
@@ -168,6 +168,9 @@ def _check(place: Path, config: Config, sites: Sequence[str], port: int) -> None
 def _describe_samples(config: Config) -> str:
     """What the file of a site must hold; empty for a rehearsal, where the sites' data are synthetic."""
     problem = config.problem
+    if isinstance(problem, OwnNetwork):
+        shape = ", ".join(map(str, ("n", *problem.shape)))
+        return f".npz with the arrays {problem.samples} ({shape}) and {problem.target} (n,)"
     if not isinstance(problem, Folder):
         return ""
     target = [] if problem.task == "mean" else [problem.target]

@@ -8,6 +8,7 @@ on the wire or taken apart, is refused before it is taken apart.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,7 +38,8 @@ class Arriving:
 
     message_id: str
     node: int
-    missing: list[str]  # the names of its objects
+    tree: message_pb2.ObjectTree
+    missing: list[str] | None = None  # the names of its objects that have not come
     contents: dict[str, bytes] = field(default_factory=dict)
     bytes: int = 0
 
@@ -51,6 +53,7 @@ class HttpReplies:
     def pull(self, message_ids: Collection[str], max_bytes: int) -> Pulled:
         """Return the replies that have come as a whole, which are refused and why, and which never will be whole."""
         pulled = Pulled({}, {}, set())
+        self._find_announced([name for name in message_ids if name not in self._arriving])
         for message_id in message_ids:
             try:
                 reply = self._pull_one(message_id, max_bytes)
@@ -74,9 +77,11 @@ class HttpReplies:
                 self._confirm(arriving)
 
     def _pull_one(self, message_id: str, max_bytes: int) -> Message | None:
-        if message_id not in self._arriving and not self._find_announced(message_id, max_bytes):
+        arriving = self._arriving.get(message_id)
+        if arriving is None:
             return None
-        arriving = self._arriving[message_id]
+        if arriving.missing is None:
+            arriving.missing = announced(arriving.tree, max_bytes)
         while arriving.missing:
             content = self._pull_object(arriving.missing[-1])
             if not content:
@@ -87,15 +92,26 @@ class HttpReplies:
             arriving.contents[arriving.missing.pop()] = content
         return self._take_apart(message_id, max_bytes)
 
-    def _find_announced(self, message_id: str, max_bytes: int) -> bool:
-        """Look whether the reply is announced; it is told only once."""
-        found = self.grid._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=[message_id]))
+    def _find_announced(self, message_ids: list[str]) -> None:
+        """Look which of these replies are announced; each is told only once.
+
+        All are asked for in one request, and singly if Flower's server fails at one of them.
+        """
+        if not message_ids:
+            return
+        try:
+            found = self.grid._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=message_ids))
+        except httpx.HTTPStatusError as error:
+            if _concerns_server(error) or len(message_ids) == 1:
+                raise
+            for message_id in message_ids:
+                with contextlib.suppress(httpx.HTTPStatusError):
+                    self._find_announced([message_id])
+            return
         for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            if header.metadata.reply_to_message_id == message_id:
-                arriving = Arriving(header.metadata.message_id, header.metadata.src_node_id, [])
-                self._arriving[message_id] = arriving
-                arriving.missing = announced(tree, max_bytes)
-        return message_id in self._arriving
+            if header.metadata.reply_to_message_id in message_ids:
+                arriving = Arriving(header.metadata.message_id, header.metadata.src_node_id, tree)
+                self._arriving[header.metadata.reply_to_message_id] = arriving
 
     def _pull_object(self, name: str) -> bytes:
         """The content of an object; empty where it has not come."""

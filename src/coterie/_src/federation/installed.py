@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +13,16 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 
 from coterie._src.attacks import Attack
-from coterie._src.data import hold_out
+from coterie._src.data import Clients, hold_out
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import ClientTables, Folder
+from coterie._src.experiments.problems import ClientTables, Folder, Networks, OwnNetwork
+from coterie._src.experiments.problems.networks import imported, on_device
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_policy import SitePolicy, read_policy
 from coterie._src.simulation import stream
+from coterie._src.tasks import Task
 
 POLICY, CONFIG, MODELS = "site.toml", "config.toml", "models"
 """The files of a site's folder, and the folder in it with its models."""
@@ -30,6 +32,10 @@ MAX_QUESTION_BYTES = 1 << 30
 """The largest question to an app whose number of parameters is not known, or is large."""
 QUESTION_BYTES = 1 << 16
 """What a question may take beside its centres."""
+
+
+OWN_DATA = (Folder, OwnNetwork)
+"""The problems whose sites have data of their own; all others are rehearsals."""
 
 
 class InstalledApp(NamedTuple):
@@ -80,43 +86,32 @@ def installed_app(folder: Path, data: Path | None, client: int | None = None) ->
     else:
         assert config is not None
         site, attack = ready_made_site(config, context), ready_made_attack(config, context)
-        guarded = isinstance(config.problem, Folder)
+        guarded = isinstance(config.problem, OWN_DATA)
     largest = QUESTION_BYTES + 8 * site.task.dim * (policy.max_centres + 1)
     app = client_app(lambda context: site, lambda context: attack, guarded=guarded)
     return InstalledApp(app, node, run, min(largest, MAX_QUESTION_BYTES))
 
 
-def imported(key: str, path: str) -> Any:
-    """Return what an import path such as `package.module:name` names; it must be installed here."""
-    module, _, name = path.partition(":")
-    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(f"{key}: must be an import path such as package.module:name, got {path!r}")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{key}: {path} is not installed here ({error})") from None
-    if not callable(found):
-        raise ValueError(f"{key}: {path} must be a function, a class or an app, got a {type(found).__name__}")
-    return found
-
-
 def ready_made_site(config: Config, context: Context) -> Site:
     """The data of this node: the rows to learn from, and those held out, which are the same whenever they are read."""
     problem, fraction = config.problem, getattr(config.problem, "holdout", 0.0)
-    if isinstance(problem, Folder):
+    if isinstance(problem, OWN_DATA):
         if "data" not in context.node_config:
             raise ValueError("node configuration: data must name this site's file")
         rows = problem.site_clients(str(context.node_config["data"]))
         clients, held_out = hold_out(rows, fraction, stream(config.run.seed, 0, "data"))
         tested = None if held_out is None else held_out.clients
     else:
-        number, drawn = _partition(context), _rehearsal(config.model_dump_json())
+        number, drawn = _partition(context), rehearsal(config.model_dump_json())
         clients, tested = drawn.clients.take([number]), None
         if drawn.held_out is not None and number in drawn.held_out.owners:
             tested = drawn.held_out.clients.take(np.flatnonzero(drawn.held_out.owners == number))
     models, method = context.node_config.get(MODELS), str(context.run_config.get("method", METHOD))
+    if isinstance(problem, Networks):
+        clients = on_device(clients, config.run.device)
+        tested = None if tested is None else on_device(tested, config.run.device)
     return Site(
-        problem.build_task(clients),
+        _task(config, clients),
         tested,
         None if models is None else Path(str(models)),
         method,
@@ -125,11 +120,24 @@ def ready_made_site(config: Config, context: Context) -> Site:
     )
 
 
+def _task(config: Config, clients: Clients) -> Task:
+    """The task on a site's samples. A network of its own has as many local steps, from fresh parameters, as the run."""
+    task, options = config.problem.build_task(clients), config.algorithm
+    if not isinstance(config.problem, Networks):
+        return task
+    network: Any = task
+    assert options.step != "auto", "which the configuration refuses"
+    fitted: Task = replace(
+        network.fitting(options.rounds, options.step), origin=network.fresh(stream(config.run.seed, 0, "start"))
+    )
+    return fitted
+
+
 def ready_made_attack(config: Config, context: Context) -> Attack | None:
     """In a rehearsal the attack of a Byzantine client, each on its own."""
-    if isinstance(config.problem, Folder):
+    if isinstance(config.problem, OWN_DATA):
         return None
-    drawn = _rehearsal(config.model_dump_json())
+    drawn = rehearsal(config.model_dump_json())
     return config.attack.attack() if drawn.is_byzantine[_partition(context)] else None
 
 
@@ -149,7 +157,8 @@ def column_names(config: Config) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _rehearsal(config_json: str) -> Any:
+def rehearsal(config_json: str) -> Any:
+    """Return the clients of a rehearsal."""
     config = Config.model_validate_json(config_json)
     return config.problem.draw(stream(config.run.seed, 0, "data"))
 
