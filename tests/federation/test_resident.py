@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -130,7 +132,7 @@ def test_sites_run_what_is_installed_and_fetch_no_app(
     assert np.abs(answers.updates[0]).max() > 0
     assert not {"get-fab", "get-run"} & set(link.requests)
     assert {file.name for file in (place / "oslo").iterdir()} == {
-        "start.sh", "config.toml", "site.lock", "status.json", "log",
+        "start.sh", "config.toml", ".lock", "status.json", "log",
     }  # fmt: skip
     assert read_status(place / "oslo") == ("connected, 6 questions answered", True)
     for process, log in sites:
@@ -233,7 +235,7 @@ def test_a_site_waits_for_its_key_and_for_its_server(tmp_path: Path, processes: 
         assert len(exchanged(grid, Question("gradient", 0, CENTRES).record())) == 1
         second, told = begun(processes, link.address, folder, "--client", "0")
         assert second.wait(timeout=60) == 2
-        assert "another process of this site is running" in told.read_text()
+        assert "another process of this site works here" in told.read_text()
         process.kill()  # it cannot take leave, and the server counts on it for another minute
         process.wait()
         process, log = begun(processes, link.address, folder, "--client", "0")
@@ -291,9 +293,13 @@ def test_a_certificate_that_is_wrong_is_named(
     connected: Callable[..., FleetConnection],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(certificates, "BACKDATED_MINUTES", backdated)
-    monkeypatch.setattr(certificates, "VALID_DAYS", 1)
     place = deployed(tmp_path / "deployment", insecure=False)
+    key = serialization.load_pem_private_key((place / "offline" / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    monkeypatch.setattr(certificates, "BACKDATED_MINUTES", backdated)
+    private, certificate = certificates.CertificateAuthority(key).server_certificate("127.0.0.1", days=1)
+    (place / "server" / "server.key").write_bytes(private)
+    (place / "server" / "server.pem").write_bytes(certificate)
     authority = deployed(tmp_path / "other", insecure=False) if other else place
     link = SuperLink(place)
     try:

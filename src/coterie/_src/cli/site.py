@@ -13,6 +13,7 @@ from rich.table import Table
 
 from coterie._src.cli.app import app, output_console
 from coterie._src.cli.federate import needing_flower
+from coterie._src.experiments.printable import printable
 
 site = typer.Typer(
     no_args_is_help=True,
@@ -50,12 +51,13 @@ def serve(
         raise ValueError(f"longest_answer: must be more than 0, got {longest_answer}")
     with needing_flower():
         from coterie._src.federation.fleet import FleetConnection, Identity
+        from coterie._src.federation.folder_lock import locked
         from coterie._src.federation.installed import installed_app
-        from coterie._src.federation.resident import Resident, earlier_node, only_process
+        from coterie._src.federation.resident import Resident, earlier_node
     place = folder.resolve()
     if not place.is_dir():
         raise ValueError(f"folder: {folder} is no folder")
-    with only_process(place):
+    with locked(place, "process of this site"):
         installed = installed_app(place, file, client)
         files = (None, None) if insecure else (place / "ca.pem", place / "node.key")
         node = 0 if insecure else earlier_node(place)
@@ -72,6 +74,32 @@ def show_status(folder: Folder = Path()) -> None:
     print(_plain(line))
     if not alive:
         raise typer.Exit(1)
+
+
+@site.command("init")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(help="The site's folder, as it came from the server, or a new one.")
+    ] = Path(),
+    name: Annotated[str | None, typer.Option(help="The name of the site. Default: that of the folder.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Make a further key, to take the place of the first.")] = False,
+    use_next: Annotated[
+        bool, typer.Option("--use-next", help="Put the further key in the place of the first.")
+    ] = False,
+) -> None:
+    """Make this site's key. Its private half stays here; send the public half to the server's administrator.
+
+    To renew it: `--renew`, send the new public half, and when the server's administrator has added it, `--use-next` and
+    start again. Until then the old key is valid.
+    """
+    with needing_flower():
+        from coterie._src.federation.site_keys import make_key, use_next_key
+    if use_next:
+        use_next_key(folder)
+        print("The next start of this site uses the new key.")
+        return
+    file, found = make_key(folder, folder.resolve().name if name is None else name, renew)
+    print(f"Send {file} to the server's administrator, and say by telephone: {found}")
 
 
 @site.command("log")
@@ -145,4 +173,4 @@ def check(
 
 def _plain(text: str) -> str:
     """Text from others, without control characters and markup."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("[", "\\[")
+    return printable(text, 1000).replace("[", "\\[")

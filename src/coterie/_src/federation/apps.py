@@ -32,6 +32,7 @@ from coterie._src.experiments.toml import read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import evaluate_sites
 from coterie._src.federation.flower import log
+from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.installed import (
     METHOD,
     OWN_DATA,
@@ -46,7 +47,7 @@ from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site_reports import Score
-from coterie._src.federation.strategy import ClusteredStrategy
+from coterie._src.federation.strategy import END_SECONDS, ClusteredStrategy
 from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
 from coterie._src.tasks import LinearModel, Task
@@ -114,8 +115,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     config = read_config(config_file)
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
-    if config.algorithm.strict:
-        raise ValueError("algorithm.strict: is for coterie run and ct.fit, not for a federation")
     app = ServerApp()
 
     @app.main()
@@ -139,6 +138,12 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     if settings.for_all and not config.asks_for_start and is_file(config.algorithm.init):
         raise ValueError("for_all: one model for all cannot begin from a file of centres (algorithm.init)")
     folder = Path(settings.folder)
+    with locked(folder, "run", END_SECONDS):
+        _run_server(config, settings, grid, features, folder)
+
+
+def _run_server(config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path) -> None:
+    """Run a federation to its end, with its folder locked."""
     centres = _learn(config, settings, grid, features, folder)
     models = save({settings.method: centres}, column_names(config) or None)
     write_atomically(folder / "config.toml", config_of_run(config, settings.method))
@@ -199,6 +204,7 @@ def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, fol
         deadline=settings.deadline,
         folder=folder,
         seed=config.run.seed,
+        max_suspects=needed.allowed if config.algorithm.strict else None,
         identity=_identity(config, settings.method, features),
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))

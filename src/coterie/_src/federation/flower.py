@@ -1,4 +1,4 @@
-"""All that Coterie uses of Flower beyond its documented interface. No other module imports it.
+"""All that Coterie uses of Flower beyond its documented interface, but for the control API, which is in `control`.
 
 Documented by Flower, and imported anywhere, are `flwr.app`, `flwr.clientapp`, `flwr.serverapp`, `flwr.simulation` and
 the commands. Not documented, and so pinned to the versions that are tested (`TESTED`), are:

@@ -13,6 +13,7 @@ from pathlib import Path
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.problems import KnownTables, Synthetic
 from coterie._src.federation.deployment import free_port, write_deployment
+from coterie._src.federation.server_folder import write_flower_configuration
 from coterie._src.simulation import stream
 
 POLL_SECONDS = 0.1
@@ -35,6 +36,7 @@ def rehearse(
     names = [f"site{i}" for i in range(clients)]
     write_deployment(folder, config, names, host="127.0.0.1", port=port, method=method, insecure=True)
     place = folder.resolve()
+    write_flower_configuration(place / "server", port, secure=False)
     results = place / "results"
     serve = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
     serve += ["--disable-runtime-dependency-installation"]

@@ -16,8 +16,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +38,6 @@ from coterie._src.federation.messages import SITE_ERROR, first_line, refusal_rec
 
 STATUS = "status.json"
 """The file by which a site shows that it lives, in its folder."""
-LOCK = "site.lock"
 STATUS_SECONDS, MAX_STATUS_AGE = 5.0, 30.0
 """How often the file is written, and how old it may be for a site that lives."""
 MIN_PAUSE, MAX_PAUSE, PAUSE_GROWTH = 0.05, 3.0, 1.3
@@ -235,19 +232,6 @@ def earlier_node(folder: Path) -> int:
     except (OSError, ValueError, KeyError, TypeError):
         return 0
     return found if isinstance(found, int) and 0 < found < 2**64 else 0
-
-
-@contextlib.contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Hold the site's folder alone. The system lets go of it whenever the process ends."""
-    with (folder / LOCK).open("ab") as file:
-        with contextlib.suppress(ImportError):  # where there is no such lock
-            fcntl: Any = import_module("fcntl")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ValueError(f"{folder}: another process of this site is running") from None
-        yield
 
 
 def read_status(folder: Path) -> tuple[str, bool]:

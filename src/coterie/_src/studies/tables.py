@@ -54,7 +54,7 @@ Scores = dict[Name, dict[str, Floats]]
 def grids(data: Path, trials: int, quick: bool = False) -> dict[str, Grid]:
     """One grid per table: no Byzantine clients, and 10 and 20 % of them under each attack.
 
-    Methods with clusters have 1, 2, 3 and 5 of them, and an estimated number. All methods are told the Byzantine
+    Methods with clusters have 1, 2, 3 and 5 of them, and an estimated number. All methods know the Byzantine
     fraction, and 5 % where there are no Byzantine clients. Every method appears with personal models, too.
 
     data: the folder with the published files; if some of them are there, tables whose files are not are left out.
