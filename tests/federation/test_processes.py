@@ -1,4 +1,4 @@
-"""Real federations: a SuperLink and SuperNodes as processes on loopback, and Flower's simulation."""
+"""Real federations: a SuperLink and sites as processes on loopback, and Flower's simulation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REHEARSED = [
 def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    """TLS and keys, as `coterie federate up` writes them: a SuperLink and two SuperNodes on loopback.
+    """TLS and keys, as `coterie federate up` writes them: a SuperLink and two sites on loopback.
 
     After the first round the server and one site are killed, and the server is started again. While it waits for the
     dead site, a site with a key that is not registered asks for admission.
@@ -81,7 +81,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
             break
     wait_until(lambda: waiting_for(out) == (1, 2), 240)
     begin("unknown/start.sh")
-    wait_until(lambda: "refused" in (tmp_path / "unknown-start.sh.log").read_text(), 60)
+    wait_until(lambda: "refuses this site" in (tmp_path / "unknown-start.sh.log").read_text(), 60)
     wait_until((out / "centres.safetensors").exists, 240)
     rows = Checkpoint(out).rows()
     assert max(row["round"] for row in rows) == 2
@@ -172,7 +172,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 Path(os.environ["STOLEN"]).touch() if "STOLEN" in os.environ else None
-server, client = ServerApp(), ClientApp()
+server = ServerApp()
+client = ClientApp()
 
 @server.main()
 def main(grid, context):
@@ -181,7 +182,7 @@ def main(grid, context):
     kinds = ("query", "train", "evaluate")
     content = RecordDict({"question": ConfigRecord({"kind": "steal"})})
     messages = [Message(content, node, kind) for node in grid.get_node_ids() for kind in kinds]
-    replies = [str(reply) for reply in grid.send_and_receive(messages, timeout=60)]
+    replies = [" ".join(str(reply).split()) for reply in grid.send_and_receive(messages, timeout=60)]
     Path(str(context.run_config["folder"])).with_name("replies.txt").write_text("\\n".join(replies))
 
 @client.query()

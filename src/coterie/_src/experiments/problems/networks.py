@@ -148,7 +148,7 @@ class OwnNetwork(Networks):
         "must be installed wherever the configuration is used; empty: a perceptron of `hidden` units",
     )
     shape: list[Annotated[int, Field(ge=1)]] = Field(
-        [], min_length=1, validate_default=True, description="the shape of one sample, such as [1, 28, 28]"
+        [1, 28, 28], min_length=1, description="the shape of one sample as the module expects it"
     )
     predicts: Literal["classes", "numbers"] = Field(
         "classes", description="classes (targets 0, 1, …; cross-entropy) or numbers (squared error, one output)"
