@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from coterie._src.arrays import as_numpy
 from coterie._src.attacks import Attack, paper
 from coterie._src.data import mixed_regression
 from coterie._src.experiments import method_setting
-from coterie._src.init import sampling
+from coterie._src.init import conditioning, sampling
 from coterie._src.init.sampling import UNLIKELY, byzantine_among, draw_sample
 from coterie._src.intake import own_numbers
 from coterie._src.network import SomeClients
+from coterie._src.packed import unpacked
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.tasks import linear_regression
 
@@ -71,6 +73,9 @@ def test_some_clients_answer_as_they_would_among_all() -> None:
         )
         assert np.array_equal(np.asarray(own.labels)[honest], np.asarray(whole.labels)[clients[honest]])
     assert some.losses(centres, asked=np.array([2, 5])).clients.tolist() == [2, 5]
+    two = some.hessians(centres, labels[[1, 2]], np.array([1, 2]))
+    assert two.clients.tolist() == [1, 2]
+    np.testing.assert_allclose(two.updates, some.hessians(centres, labels).updates[[1, 2]])
 
 
 def test_senders_that_are_none_of_the_clients_are_unknown() -> None:
@@ -90,7 +95,7 @@ def test_few_clients_are_all_asked() -> None:
 
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sampling, method_setting):
+    for module in (sampling, conditioning, method_setting):
         monkeypatch.setattr(module, "SAMPLE", 300)
 
 
@@ -116,5 +121,41 @@ def test_a_start_from_a_sample_leads_to_the_same_end(
     found = ct.fit(federation, clusters=clusters, max_byzantine=bound, attack=ct.attack("paper"))
     assert found.metrics["clusters"] == 3
     assert found.metrics["ari"] > 0.95
+    assert int(found.rounds[-1]["round"]) <= 12  # as with the Hessians of all: the filter sees white noise
     assert found.metrics["oracle_ratio"] < 1.05
     assert max(counts) == (1500 if numbers == 1 << 25 else 300)
+
+
+def test_mean_hessians_of_all_clients_are_those_of_the_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked in blocks of 20: the weighted means, in which hardly anything is left of a tenth that are far too large.
+
+    These are neighbours, so that blocks in the order of the clients would consist of them alone.
+    """
+    monkeypatch.setattr(conditioning, "SAMPLE", 20)
+    network, _ = network_of(200)
+    hessians = SimulatedNetwork.hessians
+
+    def inflated(self: SimulatedNetwork, centres: Any, labels: Any, asked: Any = None) -> Any:
+        replies = hessians(self, centres, labels, asked)
+        return replace(replies, updates=replies.updates * np.where(replies.clients < 180, 1.0, 20.0)[:, None])
+
+    monkeypatch.setattr(SimulatedNetwork, "hessians", inflated)
+    centres, labels = np.zeros((4, 8), dtype=np.float32), np.arange(200) % 3
+    labels[::7] = -1
+    sample = conditioning.ask_conditioning(network, centres, None, np.full(200, 20.0), 20)
+    assert sample is not None
+    found = sample.of_everyone(network, centres, labels, np.random.default_rng(0))
+    assert found.means is not None
+    assert found.means.shape == (4, 8, 8)
+    assert found.leverages_of(np.arange(180, 200)).max() < 0.05
+    assert np.median(found.leverages) == 1.0
+    basis = sample.coordinates.basis
+    rows = as_numpy(network.hessians(centres, np.zeros(200, dtype=np.int64)).updates)
+    own = np.einsum("dr,cde,es->crs", basis, unpacked(rows, 8), basis)
+    for j in range(3):
+        expected = np.average(own[labels == j], axis=0, weights=found.leverages[labels == j])
+        np.testing.assert_allclose(found.means[j], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.means[3], np.eye(8))  # a cluster of nobody
+    maps = found.newton(np.arange(200), np.maximum(labels, 0), 4, found.leverages)
+    assert maps.own is None
+    np.testing.assert_allclose(np.linalg.inv(maps.roots[0].T @ maps.roots[0]), found.means[0], rtol=0.1, atol=0.02)

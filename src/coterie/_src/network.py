@@ -71,7 +71,7 @@ class Network(Protocol):
         ...
 
     def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
-        """Ask for every client's Hessian at the centre that labels (m,) names, as float64 NumPy rows.
+        """Ask for every client's Hessian at the centre that labels (m,), or (asked,), names, as float64 NumPy rows.
 
         A row is the upper triangle, row by row: d(d+1)/2 numbers.
         """
@@ -98,7 +98,10 @@ class SomeClients:
         asked: Ints | None = None,
         coordinates: Coordinates | None = None,
     ) -> Replies:
-        fixed = None if labels is None else self._for_all(labels)
+        fixed = None
+        if labels is not None:
+            fixed = np.full(self.network.count, -1)
+            fixed[self.clients] = labels
         return self._own(self.network.gradients(centres, round, fixed, part, self._outer(asked), coordinates))
 
     def minimisers(
@@ -122,15 +125,10 @@ class SomeClients:
         return self._own(self.network.curvatures(rounds, self._outer(asked)))
 
     def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
-        return self._own(self.network.hessians(centres, self._for_all(labels), self._outer(asked)))
+        return self._own(self.network.hessians(centres, labels, self._outer(asked)))
 
     def _outer(self, asked: Ints | None) -> Ints:
         return self.clients if asked is None else self.clients[asked]
-
-    def _for_all(self, labels: Ints) -> Ints:
-        found = np.full(self.network.count, -1)
-        found[self.clients] = labels
-        return found
 
     def _own(self, replies: Replies) -> Replies:
         """The replies with this network's numbers; -1 for a sender that is none of its clients."""

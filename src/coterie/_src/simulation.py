@@ -143,7 +143,7 @@ class SimulatedNetwork:
 
     def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
         if asked is not None:
-            return self._renamed(self._few(asked).hessians(centres, labels[asked]), asked)
+            return self._renamed(self._few(asked).hessians(centres, labels), asked)
         return self._report(self.working_task.hessians(centres, np.maximum(labels, 0)), "hessian")
 
     def sizes(self, asked: Ints | None = None) -> Replies:

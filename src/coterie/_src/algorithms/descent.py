@@ -91,14 +91,16 @@ class ClusteredDescent:
             start,
             self.labels,
             ask_curvatures(network, rounds) if asked else None,
-            conditioning=_for_all(conditioning, first, start),
+            conditioning=self._for_all(conditioning, first, network, start, rng),
             start_agreement=agreement,
         )
         if not self.weighted or sizes is None:
             return state
         if first.clients is None:
             return state._replace(weights=bounded_weights(sizes))
-        return state._replace(typical_size=float(np.median(sizes)))
+        if self.participation < 1:
+            return state._replace(typical_size=float(np.median(sizes)))
+        return state._replace(weights=bounded_weights(ask_sizes(network)))
 
     def _asked_first(self, network: Network, centres: Array, rng: Generator) -> Sample:
         """The clients that are asked for sizes and Hessians: a sample where these are too many, or come only once."""
@@ -123,14 +125,25 @@ class ClusteredDescent:
         after = self._after(state, step, accepted, step_sizes)
         return after, self._info(after, step, accepted)
 
+    def _for_all(
+        self, conditioning: Conditioning | None, first: Sample, network: Network, centres: Array, rng: Generator
+    ) -> Conditioning | None:
+        """The conditioning of the clients that were asked first as one of all clients."""
+        if conditioning is None or first.clients is None:
+            return conditioning
+        if self.participation < 1:  # the others are asked for nothing before they take part
+            return conditioning.of_clusters(chosen_centres(first.network, centres), int(centres.shape[0]))
+        return conditioning.of_everyone(network, centres, chosen_centres(network, centres), rng)
+
     def _conditioned_again(self, state: State, network: Network, rng: Generator) -> State:
         """The state with coordinates; with curvatures where no Hessian can be used. After a restart, for example."""
         first = self._asked_first(network, state.centres, rng)
         sizes = ask_sizes(first.network)
         found = ask_conditioning(first.network, 0 * state.centres[:1, :], None, sizes, first.byzantine)
         curvatures = ask_curvatures(network) if found is None else None
-        typical = float(np.median(sizes)) if self.weighted and first.clients is not None else 0.0
-        conditioning = _for_all(found, first, state.centres)
+        once = self.weighted and self.participation < 1 and first.clients is not None
+        typical = float(np.median(sizes)) if once else 0.0
+        conditioning = self._for_all(found, first, network, state.centres, rng)
         return state._replace(conditioning=conditioning, curvatures=curvatures, typical_size=typical)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
@@ -234,13 +247,6 @@ def _collect(
     counted = labels[accepted.clients] >= 0
     clients = accepted.clients[counted]
     return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
-
-
-def _for_all(conditioning: Conditioning | None, asked: Sample, centres: Array) -> Conditioning | None:
-    """What the clients that were asked say about all."""
-    if conditioning is None or asked.clients is None:
-        return conditioning
-    return conditioning.of_clusters(chosen_centres(asked.network, centres), int(centres.shape[0]))
 
 
 def _by_size(network: Network, state: State, clients: Ints) -> Floats | None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from coterie._src.cli.app import ConfigFile, Overrides, app
+from coterie._src.cli.app import ConfigFile, Overrides, Tracked, app
 
 federate = typer.Typer(
     no_args_is_help=True, help="Real federations over Flower (`pip install 'coterie[flower]'`); see docs/federation.md."
@@ -104,6 +104,7 @@ def simulate(
     changes: Overrides = None,
     method: Method = "coterie",
     out: Annotated[Path, typer.Option(help="Folder for app and results, new or empty.")] = Path("federation"),
+    track: Tracked = None,
 ) -> None:
     """Rehearse a federation: the clients of a synthetic problem as nodes of a Flower simulation on this machine."""
     from coterie._src.experiments import read_config
@@ -111,7 +112,7 @@ def simulate(
     with needing_flower():
         from coterie._src.federation.rehearsal import rehearse
     watched = Console(stderr=True).is_terminal
-    rehearse(read_config(file, changes or []), method, out, _show if watched else None)
+    rehearse(read_config(file, changes or []), method, out, _show if watched else None, track or [])
     if watched:  # else the log of the run, which ends with it, is shown
         print_scores(out / "results")
     print(out / "results")

@@ -104,6 +104,11 @@ class Setting(RuleSetting):
         return "varying" if self._few_numbers else "no"
 
     @property
+    def hessians_left_out(self) -> bool:
+        """Whether the task knows Hessians and the server does not ask for them."""
+        return getattr(self.task, "hessians_known", "never") != "never" and self.hessians == "no"
+
+    @property
     def _few_numbers(self) -> bool:
         """Whether all clients can be asked for Hessians."""
         return self.clients * self.task.dim**2 <= MAX_NUMBERS

@@ -23,6 +23,7 @@ from coterie._src.algorithms import Algorithm, LocalMinimisers, Oracle, ThreeSta
 from coterie._src.arrays import Array
 from coterie._src.experiments.method_setting import RuleSetting, Setting
 from coterie._src.experiments.starts import asks
+from coterie._src.optimisers import Momentum
 from coterie._src.projections import UnitSphere
 from coterie._src.registry import Registry
 from coterie._src.tasks import LinearModel, Task, squared_loss
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 PRECISION = 0.01
 """The recommended method stops when every move of a centre is less than this share of the move's standard error."""
+MOMENTUM = 0.5
+"""The server's momentum in the recommended method where the clients' Hessians are known and not asked for. The steps of
+1/(3L_j) are short for Hessians with small eigenvalues, as those of a cluster with d parameters and few times as many
+samples are; with momentum such a descent takes less than half the rounds. It is stable up to steps of 3/L_j."""
 
 
 def check_bound(options: AlgorithmSection, methods: Sequence[Method], prefix: str = "algorithm.") -> None:
@@ -159,7 +164,7 @@ class Method:
 
 def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
     smooth = setting.task.has_curvatures  # which the automatic step size and the stopping rule need
-    return setting.descent(
+    descent = setting.descent(
         rule,
         step_size=None if smooth or setting.options.step == "auto" else setting.options.step,
         precision=PRECISION if smooth else 0.0,
@@ -169,6 +174,9 @@ def _coterie(setting: Setting, rule: Aggregator) -> Algorithm:
         init=setting.robust_start(),
         conditioned=setting.hessians,
     )
+    if smooth and setting.hessians_left_out and setting.options.optimiser == "plain":
+        return replace(descent, server=replace(descent.server, optimiser=Momentum(MOMENTUM)))
+    return descent
 
 
 def _three_stage(setting: Setting, rule: Aggregator) -> Algorithm:
@@ -231,7 +239,7 @@ def with_personal_models(method: Method) -> Method:
     )
 
 
-PERSONAL_NUMERICS = 200
+PERSONAL_NUMERICS = 300
 """Added to the numerics of a method with personal models; raised by 100 when a change moves those models."""
 
 EVERYWHERE = ("nothing",)
@@ -250,7 +258,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=5,
+            numerics=6,
         ),
         Method(
             "brifca-median",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Bools, Floats, Ints, as_numpy
 from coterie._src.data import Truth
 from coterie._src.experiments.outcome import MethodResult, Row
@@ -70,13 +71,7 @@ class Recorder:
         elif self.task.has_curvatures and not self.local:  # of a network it would be another pass over all samples
             task = task if info.asked is None else task.on(task.clients.take(info.asked))
             row["loss"] = self._loss(info.labels, task, is_byzantine)
-        row["movement"] = info.movement
-        row["unknown_senders"] = info.unknown_senders
-        row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
-        row["silent"] = len(self.labels) - int(np.count_nonzero(info.verdicts != Verdict.SILENT))
-        row["empty"] = int(np.count_nonzero(info.sizes == 0))
-        row["rejected_steps"] = info.rejected
-        row["sizes"] = " ".join(map(str, info.sizes.tolist()))
+        row |= reply_columns(info, len(self.labels))
         self.rows.append(row | {old: row[name] for old, name in RENAMED_COLUMNS.items()})
         asked: Ints | slice = slice(None) if info.asked is None else info.asked
         self._note_moves(state.round, info.labels, asked)
@@ -175,6 +170,19 @@ class Recorder:
 
 def _reasons(faults: int) -> str:
     return " ".join(verdict.name.lower().replace("_", "-") for verdict in Verdict if faults >> verdict & 1)
+
+
+def reply_columns(info: RoundInfo, clients: int) -> Row:
+    """What a server knows of a round: the movement of the centres, and which replies of so many clients came."""
+    return {
+        "movement": info.movement,
+        "unknown_senders": info.unknown_senders,
+        "refused": int(np.count_nonzero(_refused(info.verdicts))),
+        "silent": clients - int(np.count_nonzero(info.verdicts != Verdict.SILENT)),
+        "empty": int(np.count_nonzero(info.sizes == 0)),
+        "rejected_steps": info.rejected,
+        "sizes": " ".join(map(str, info.sizes.tolist())),
+    }
 
 
 def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:

@@ -151,7 +151,7 @@ class FlowerNetwork:
 
     def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
         whom = range(len(labels)) if asked is None else asked.tolist()
-        chosen = {client: max(int(labels[client]), 0) for client in whom}
+        chosen = {client: max(int(label), 0) for client, label in zip(whom, labels, strict=True)}
         round_answers = self.received  # the audit of a round is about its updates
         replies = self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
         self.received = round_answers

@@ -18,10 +18,12 @@ by a test of all of them together (`leverage`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import spotrf
 
@@ -30,8 +32,9 @@ from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
 from coterie._src.init.axes import RANK, robust_axes, without_negative
 from coterie._src.init.leverage import bounded_leverage
+from coterie._src.init.sampling import SAMPLE
 from coterie._src.intake import admit
-from coterie._src.network import Network
+from coterie._src.network import Network, SomeClients
 from coterie._src.packed import PackedMatrices, triangle
 
 LARGEST = 2.0
@@ -69,8 +72,9 @@ class Conditioning:
     samples : the median number of samples of a client.
     number : the condition number of the second moments that the coordinates remove.
     byzantine : at most so many clients are Byzantine.
-    means : (k, r, r), the mean Hessians of the clusters, where only a sample of the clients was asked; then `hessians`
-        and `leverages` hold no client, all clients count the same, and the noise of all updates is taken to be alike.
+    means : (k, r, r), the mean Hessians of the clusters, where those of all clients are too many to be kept. Then
+        `hessians` holds no client, and the noise of all updates is taken to be alike; `leverages` holds no client
+        either where only a sample was asked, so that all clients count the same.
     """
 
     coordinates: Coordinates
@@ -84,7 +88,7 @@ class Conditioning:
 
     def leverages_of(self, clients: Ints) -> Floats:
         """(rows,): how much these clients count because of their Hessians."""
-        return self.leverages[clients] if self.means is None else np.ones(len(clients))
+        return self.leverages[clients] if len(self.leverages) else np.ones(len(clients))
 
     def among(self, clients: Ints, byzantine: int) -> Conditioning:
         """For some of the clients, of which at most so many are Byzantine."""
@@ -95,12 +99,38 @@ class Conditioning:
 
         labels: (m,), of the sample; -1: in none. The Hessian of a cluster without a client is I, the typical one.
         """
-        dim = self.coordinates.dim
-        means = np.stack(
-            [self._mean(np.flatnonzero(labels == j), self.leverages[labels == j]) for j in range(clusters)]
-        )
-        nobody = np.zeros((0, dim, dim), dtype=np.float32)
-        return replace(self, hessians=nobody, leverages=np.ones(0), specific=0.0, means=means)
+        members = [np.flatnonzero(labels == j) for j in range(clusters)]
+        return self._with_means(np.stack([self._mean(own, self.leverages[own]) for own in members]), np.ones(0))
+
+    def of_everyone(self, network: Network, centres: Array, labels: Ints, rng: Generator) -> Conditioning:
+        """For all clients of a network, of which these are a sample, asked some at a time in a random order.
+
+        Only the mean Hessians of the clusters are kept. These must be as precise as the mean update of a cluster, or
+        the noise of many updates would not look white in coordinates by them. The clients that are asked together are
+        as a sample (`init.sampling`), so that the typical size of a Hessian is that of honest ones in each.
+
+        labels: (m,), the centre of each client; -1: none.
+        """
+        dim, clusters, count = self.coordinates.dim, int(centres.shape[0]), network.count
+        leverages, totals, sums = np.ones(count), np.zeros(clusters), np.zeros((clusters, dim, dim))
+        for part in np.array_split(rng.permutation(count), math.ceil(count / SAMPLE)):
+            asked = np.sort(part)
+            own = labels[asked]
+            clients, matrices = ask_hessians(SomeClients(network, asked), centres, np.maximum(own, 0))
+            inner = _in_coordinates(clients, matrices, self.coordinates.basis, len(asked))
+            leverages[asked] = inner.leverages
+            for j in range(clusters):
+                members = np.flatnonzero(own == j)
+                shares = inner.leverages[members]
+                sums[j] += np.tensordot(shares.astype(np.float32), inner.hessians[members], axes=1)
+                totals[j] += shares.sum()
+        known = totals > 0
+        sums[known] /= totals[known, None, None]
+        return self._with_means(np.where(known[:, None, None], sums, np.eye(dim)), leverages)
+
+    def _with_means(self, means: Floats, leverages: Floats) -> Conditioning:
+        nobody = np.zeros((0, *means.shape[1:]), dtype=np.float32)
+        return replace(self, hessians=nobody, leverages=leverages, specific=0.0, means=means)
 
     def _mean(self, clients: Ints, weights: Floats) -> Floats:
         """(r, r): the weighted mean of the Hessians of some clients in their precision, I where there are none."""
