@@ -235,7 +235,7 @@ class Models:
         """The number of features of a sample, computed from the dimension of a centre."""
         problem, dim = self.config.problem, int(self.centres.shape[1])
         if isinstance(problem, OwnNetwork):
-            return problem.columns
+            return problem.width
         if isinstance(problem, Images):
             if not problem.hidden:
                 return dim // problem.classes - 1

@@ -322,7 +322,7 @@ def _count_features(config: Config, features_of_run: int) -> int:
     if isinstance(problem, ClientTables):  # a table that is known by name
         return len(problem.weight_names())
     if isinstance(problem, OwnNetwork):
-        return problem.columns
+        return problem.width
     if isinstance(problem, Networks):
         return int(rehearsal(config.model_dump_json()).clients.dim)
     return int(getattr(problem, "dim", 0))

@@ -27,9 +27,10 @@ from coterie._src.federation.server_folder import NODES, SETTINGS, SITE_NAME, Se
 from coterie._src.federation.site_policy import policy_as_toml
 from coterie._src.init.conditioning import MAX_NUMBERS
 
-CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 10, 100
+CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 40, 100
 """What nginx lets through from one address, for each site, as all sites may be behind one: connections at a time,
-requests a second, and requests at once. A site asks for messages every few seconds, and replies in ten requests."""
+requests a second, and requests at once. A site looks for questions at most 20 times a second, and takes one and replies
+in 15 requests."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 APP_FILES = ("app/pyproject.toml", "app/federation_app/__init__.py", "app/federation_app/apps.py")
 PROXY_FILES = (

@@ -190,7 +190,7 @@ class OwnNetwork(Networks):
         return self.predicts == "classes"
 
     @property
-    def columns(self) -> int:
+    def width(self) -> int:
         """The numbers of one sample."""
         return math.prod(self.shape)
 
