@@ -58,5 +58,5 @@ def test_the_public_module_has_documented_names() -> None:
 
 def test_a_federation_needs_a_number_as_the_bound(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[algorithm]\nmax_byzantine = "auto"\n[run]\nmethods = ["coterie"]\n')
-    with pytest.raises(ValueError, match=r"^algorithm.max_byzantine: .* a federation"):
+    with pytest.raises(ValueError, match=r"^algorithm\.max_byzantine: .* a federation"):
         coterie.federation.apps(tmp_path / "config.toml")

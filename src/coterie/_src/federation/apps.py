@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -38,6 +36,7 @@ from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import Evaluation, evaluate_sites
 from coterie._src.federation.flower import log
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import identity_of
 from coterie._src.federation.installed import (
     METHOD,
     OWN_DATA,
@@ -247,7 +246,7 @@ def _learn(
         folder=folder,
         seed=config.run.seed,
         max_suspects=needed.allowed if config.algorithm.strict else None,
-        identity=_identity(config, settings.method, features),
+        identity=identity_of(config, settings.method, features),
         on_round=on_round,
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
@@ -326,9 +325,3 @@ def _count_features(config: Config, features_of_run: int) -> int:
     if isinstance(problem, Networks):
         return int(rehearsal(config.model_dump_json()).clients.dim)
     return int(getattr(problem, "dim", 0))
-
-
-def _identity(config: Config, method: str, features: int) -> str:
-    """A hash of what is learnt; it does not depend on rounds, deadlines or the number of clients."""
-    learnt = config.problem.model_dump(mode="json", exclude={"path"}), method, features, config.run.seed
-    return hashlib.sha256(json.dumps(learnt, sort_keys=True).encode()).hexdigest()[:16]
