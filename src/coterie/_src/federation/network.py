@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
 from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
+from coterie._src.federation.flower import ErrorCode, log
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox

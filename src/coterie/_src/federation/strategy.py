@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
@@ -25,6 +24,7 @@ from coterie._src.diagnostics import excess, replies_left_out
 from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.flower import log
 from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.identity import differences
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
