@@ -377,7 +377,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=5,
+            numerics=6,
         ),
         Method(
             "brifca-median",
@@ -426,7 +426,7 @@ METHODS: Registry[Method] = Registry(
             colour="#b8600b",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "brifca-no-regret",
@@ -435,7 +435,7 @@ METHODS: Registry[Method] = Registry(
             colour="#5d6b13",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "ifca",

@@ -13,6 +13,7 @@ from coterie._src.experiments.summary import share
 from coterie._src.experiments.sweep import Grid, parse_grid
 from coterie._src.plot import WIDTH, draw_lines, label_ends, new_figure, save, styled
 from coterie._src.studies.arena import ATTACKS, attack_name, number
+from coterie._src.studies.few_clients import few_clients, few_clients_report
 from coterie._src.studies.figure1 import DIMENSIONS, SETTINGS
 from coterie._src.studies.information_limit import DRAWS, QUICK_DRAWS, information_limit_report
 from coterie._src.studies.markdown import mean_of, plus_minus, table
@@ -95,7 +96,8 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     tables, with and without Byzantine clients. tables_unknown: the same where k is estimated, and clusters that are
     harder to count. tables_attacked: some of them under every attack. dimension: one cluster in 20 to 5,000
     dimensions. tilt: adversaries that search, a bound that is too small, and clients of very different size.
-    unknown, tables_unknown and dimension have a fifth of the trials, tables_attacked, bound_auto and tilt a tenth.
+    few: 6 to 30 clients. few has two fifths of the trials, unknown, tables_unknown and dimension have a fifth,
+    tables_attacked, bound_auto and tilt a tenth.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
@@ -174,6 +176,7 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
             ],
         ),
         "tilt": grid(max(2, trials // 10), {"dim": 20}, [*searched, too_small, sizes]),
+        "few": few_clients(max(2, 2 * trials // 5), quick),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,
@@ -200,6 +203,7 @@ def beyond_report(found: Rows) -> str:
         "tables_unknown": _tables_unknown,
         "tables_attacked": _tables_attacked,
         "tilt": _tilt,
+        "few": few_clients_report,
         "dimension": _dimension,
     }
     lines = []
