@@ -298,7 +298,7 @@ def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State
         weights = state.weights[accepted.clients]
     rows = accepted.updates
     if conditioning is not None:
-        weights = weights * conditioning.leverages[accepted.clients]
+        weights = weights * conditioning.leverages_of(accepted.clients)
         newton = conditioning.newton(accepted.clients, labels, clusters, weights)
         updates = conditioning.coordinates.updates(as_numpy(rows))
         rows = newton.rows(updates)

@@ -23,10 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc, chdtri, gammaln
 
-from coterie._src.aggregators.coordinatewise import median
-from coterie._src.aggregators.distance import clip_factors
-from coterie._src.aggregators.products import centred_blocks, products_around
-from coterie._src.arrays import Array, Floats, Ints, as_numpy
+from coterie._src.aggregators.distance import clipping
+from coterie._src.aggregators.products import Products, Tall, in_numpy
+from coterie._src.arrays import Floats, Ints
 
 LEVEL = 0.02
 """The probability that a group of rows of pure noise is left out of a cluster. A cluster of four then loses a quarter
@@ -48,20 +47,20 @@ class Coordinates(NamedTuple):
     """Rows around the median of all, as `not_deviating` needs them."""
 
     known: Ints  # the indices of the rows at a finite distance from the median
-    rows: Floats  # (known, r): their coordinates; where d > rows, others with the same inner products
-    factors: Floats  # (known,): by which very far rows are clipped (`clip_factors`)
+    rows: Floats  # (known, r): their coordinates, or others with the same inner products
+    factors: Floats  # (known,): by which very far rows are clipped (`clipping`)
 
 
-def coordinates_of(updates: Array) -> Coordinates:
-    """The coordinates of (rows, d) updates around their median."""
-    centre = median(updates)
-    known, factors = clip_factors(updates, centre)
-    near, factors = updates[known], factors[known]
-    if updates.shape[1] <= updates.shape[0]:
-        away = np.concatenate([as_numpy(block) for block in centred_blocks(near, centre)], axis=1)
-        return Coordinates(known, away * factors[:, None], factors)
-    values, vectors = np.linalg.eigh(as_numpy(products_around(near, centre, factors)))
-    return Coordinates(known, vectors * np.sqrt(np.maximum(values, 0.0)), factors)
+def coordinates_of(products: Products) -> Coordinates:
+    """The coordinates of rows from their products around their median."""
+    products = in_numpy(products)
+    factors = clipping(products.squares)
+    known = np.flatnonzero(factors)
+    near = products.among(known).scaled(factors[known])
+    if isinstance(near, Tall):
+        return Coordinates(known, near.away, factors[known])
+    values, vectors = np.linalg.eigh(near.gram)
+    return Coordinates(known, vectors * np.sqrt(np.maximum(values, 0.0)), factors[known])
 
 
 def pooled_noise(rows: Floats, labels: Ints, weights: Floats, columns: int, byzantine: int) -> Noise | None:

@@ -20,7 +20,12 @@ as honest ones, as in the paper's attack, does not make its centre diverge."""
 
 
 def newton_step(
-    server: Server, state: State, accepted: Accepted, share: float, longest: float = math.inf
+    server: Server,
+    state: State,
+    accepted: Accepted,
+    share: float,
+    longest: float = math.inf,
+    by_size: Floats | None = None,
 ) -> tuple[Step, NewtonSteps, Floats]:
     """θ_j ← Π_Θ(θ_j − share·B R_jᵀ g_j) with g_j the aggregate of the rows R_j Bᵀ∇F_i of cluster j.
 
@@ -28,16 +33,19 @@ def newton_step(
     members. Where the clients' Hessians differ by more than chance, the noise of each row has a shape of its own. The
     rule then judges the rows R_i Bᵀ∇F_i, whose noise is alike, and the step is that of the rows which it keeps.
 
-    longest: the length of a step at most, in the coordinates of the federation.
+    longest: the length of a step at most, in the coordinates of the federation. by_size: (rows,), how much the replies
+    count by their numbers of samples, where the state does not say so.
 
     Returns the step, whose moves are in the coordinates of the rows, so that they measure the change of predictions;
     the maps R_j for the next round; and the (rows, r) rows.
     """
     conditioning, clusters = state.conditioning, state.centres.shape[0]
     assert conditioning is not None
-    weights = conditioning.leverages[accepted.clients]
+    weights = conditioning.leverages_of(accepted.clients)
     if state.weights is not None:
         weights = weights * state.weights[accepted.clients]
+    if by_size is not None:
+        weights = weights * by_size
     newton = state.newton
     if newton is None or not newton.fits(accepted.clients, accepted.labels):
         newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
