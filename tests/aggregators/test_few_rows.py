@@ -17,6 +17,7 @@ from coterie._src.aggregators.few_rows import (
     FARTHEST,
     LEVEL,
     Noise,
+    _reductions,
     coordinates_of,
     gain_bounds,
     not_deviating,
@@ -212,3 +213,21 @@ def test_rows_that_are_not_finite_or_huge_count_as_byzantine() -> None:
     np.testing.assert_allclose(SpectralFilter(1)(rows), rows[:3].mean(axis=0))
     rows[3] = np.inf
     np.testing.assert_allclose(SpectralFilter(1)(rows), rows[:3].mean(axis=0))
+
+
+def test_by_how_much_the_squares_fall_without_a_row_by_hand() -> None:
+    """Rows 0, 0, 3: 6 with all, 0 without the last, 4.5 without one of the others; with weights 1, 1, 2 as well."""
+    rows = np.array([[0.0], [0.0], [3.0]])
+    np.testing.assert_allclose(_reductions(rows, ONE(3)), [1.5, 1.5, 6.0])
+    # weights 1, 1, 2: μ = 1.5, 9 with all, 0 without the last; without a first one μ = 2, 4 + 2 = 6
+    np.testing.assert_allclose(_reductions(rows, np.array([1.0, 1.0, 2.0])), [3.0, 3.0, 9.0])
+    assert _reductions(rows[:1], ONE(1)).tolist() == [-1.0]
+
+
+def test_rows_that_deviate_in_different_directions_are_left_out_one_after_the_other() -> None:
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((7, 5))
+    rows[0, 0] += 30.0
+    rows[1, 1] -= 20.0
+    assert not_deviating(rows, ONE(7), Noise(5.0, 5.0), 2).tolist() == [2, 3, 4, 5, 6]
+    assert not_deviating(rows, ONE(7), Noise(5.0, 5.0), 1).tolist() == [1, 2, 3, 4, 5, 6]
