@@ -9,7 +9,7 @@ from pathlib import Path
 
 BENCHMARKS = (
     "cpu", "simulation", "checkouts", "method", "start", "memory", "networks", "federation", "deployment", "gpu",
-    "grid", "watch", "scale", "shards",
+    "grid", "watch", "scale", "shards", "fleet",
 )  # fmt: skip
 COMPARING = ("checkouts",)
 """Those that measure another checkout beside this one."""

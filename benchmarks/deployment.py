@@ -1,4 +1,4 @@
-"""Real SuperNodes with TLS and keys on this machine: how long a question to all takes, and what polling costs."""
+"""Real sites with TLS and keys on this machine: how long a question to all takes, and how much of it is computing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SITES, DIM, REPEATS, LIMIT = 6, 1_000, 6, 900.0
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
-def measure(place: Path) -> dict[str, list[float]]:
-    """Seconds by loop; everything that is started is ended."""
+def measure(place: Path) -> dict[str, Any]:
+    """Seconds and CPU seconds by loop; everything that is started is ended."""
     config = read_config(None, [f"problem.clients={SITES}", "problem.clusters=2", f"problem.dim={DIM}"])
     sites = [f"site{i}" for i in range(SITES)]
     write_deployment(place, config, sites, host="127.0.0.1", port=free_port())
@@ -33,10 +33,9 @@ def measure(place: Path) -> dict[str, list[float]]:
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(script: str, *words: str) -> None:
-        environment = {**ENVIRONMENT, "RUNTIME_PORT": str(free_port())}
         with (place / "log").open("ab") as log:
             command = [str(place / script), *words]
-            processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True))
 
     try:
         start("server/start.sh")
@@ -44,7 +43,7 @@ def measure(place: Path) -> dict[str, list[float]]:
         for site in sites:
             start(f"{site}/start.sh")
         start("server/run.sh", f"max_clients={SITES} features={DIM} min_clients={REPEATS}")
-        found: dict[str, list[float]] = json.loads(_wait_for(place / "server" / "seconds.json").read_text())
+        found: dict[str, Any] = json.loads(_wait_for(place / "server" / "seconds.json").read_text())
         return found
     finally:
         for process in reversed(processes):
@@ -72,7 +71,9 @@ def run() -> tuple[str, list[dict[str, Any]]]:
             "min s": min(seconds),
             "max s": max(seconds),
             "questions": len(seconds),
+            **{f"CPU s of {role}": used / len(seconds) for role, used in found["cpu"][name].items()},
         }
-        for name, seconds in found.items()
+        for name, seconds in found["seconds"].items()
     ]
-    return f"{SITES} SuperNodes with TLS and keys, d = {DIM}, all on {os.cpu_count()} cores", rows
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    return f"{SITES} sites with TLS and keys, d = {DIM}, all on {os.cpu_count()} cores, load averages {load}", rows

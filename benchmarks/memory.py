@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cpu import processor
+from benchmarks.peak import Peak
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent
 from coterie._src.attacks import Attack, paper
@@ -74,29 +74,6 @@ def measure(name: str, file: str) -> dict[str, Any]:
         "peak / data": peak.most / data,
         "s": seconds,
     }
-
-
-class Peak:
-    """The most memory of this process's own while it holds, beyond what it had before, seen every few milliseconds."""
-
-    def __enter__(self) -> Peak:
-        self.before, self.most, self.over = _own(), 0, threading.Event()
-        self.watch = threading.Thread(target=self._look)
-        self.watch.start()
-        return self
-
-    def _look(self) -> None:
-        while not self.over.wait(0.005):
-            self.most = max(self.most, _own() - self.before)
-
-    def __exit__(self, *error: object) -> None:
-        self.over.set()
-        self.watch.join()
-
-
-def _own() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
 def _of_rounds(_: str, **shape: int) -> tuple[int, float]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cpu import processor
-from benchmarks.memory import Peak
+from benchmarks.peak import Peak
 from coterie._src.arrays import available_cores
 from coterie._src.sharding import aggregate_files
 from coterie._src.sharding.rules import RULES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie._src.diagnostics import Diagnostics, separations
+from coterie._src.diagnostics import Diagnostics, separations, too_small
 from coterie._src.init.asking import agreement_of
 
 
@@ -65,6 +65,28 @@ def test_the_bound_is_reached_where_more_clients_are_byzantine_than_it_allows() 
     honest = fitted(2.0, byzantine=0.0).diagnostics
     assert honest is not None
     assert not honest.bound_reached
+
+
+def test_clusters_of_which_half_may_be_byzantine_are_too_small() -> None:
+    labels = np.array([0, 0, 0, 1, 1, 1, 1, 3])
+    assert too_small(labels, 4, 0) == ()
+    assert too_small(labels, 4, 1) == (3,)  # of 3 clients two would be honest
+    assert too_small(labels, 4, 2) == (0, 1, 3)
+    found = Diagnostics(4.0, (0, 1), (), (), 2.0, 0, 0.5, 0, 2, too_small=(0, 1, 3))
+    assert (
+        "too small: half of the clients of cluster 0, 1, 3 may be Byzantine, as 2 are allowed for" in found.lines([])[1]
+    )
+    earlier = {name: value for name, value in found.as_dict().items() if name != "too_small"}
+    assert Diagnostics.from_dict(earlier).too_small == ()
+    assert Diagnostics.from_dict(found.as_dict()).too_small == (0, 1, 3)
+
+
+def test_a_fit_of_five_clients_says_that_they_are_too_few() -> None:
+    drawn = ct.tabular(0, clients=5, clusters=2, samples=60, dim=4, byzantine=0.0)
+    found = ct.fit(drawn, clusters=2, max_byzantine=0.2, rounds=30).diagnostics
+    assert found is not None
+    assert len(found.too_small) == 1
+    assert any(line.startswith("too small: half of the clients of cluster") for line in found.lines(range(5)))
 
 
 def test_directions_without_variation_are_counted() -> None:

@@ -16,7 +16,7 @@ import coterie as ct
 from coterie._src.aggregators import median
 from coterie._src.algorithms import ClusteredDescent, ThreeStage
 from coterie._src.experiments import parse_config, run_trial
-from coterie._src.experiments.problems.images import on_device
+from coterie._src.experiments.problems.networks import on_device
 from coterie._src.init import RobustStart, spectral
 from coterie._src.server import Server
 from coterie._src.simulation import stream

@@ -16,7 +16,7 @@ import coterie
 STATIONS = (
     "arrays", "registry", "coordinates", "packed", "kernels", "data", "tasks", "client", "personal", "attacks",
     "intake", "network", "aggregators", "sharding", "projections", "optimisers", "server", "step_sizes", "init",
-    "algorithms", "diagnostics", "metrics", "membership", "suspicion", "theory", "evaluation", "simulation",
+    "algorithms", "diagnostics", "metrics", "membership", "suspicion", "theory", "evaluation", "simulation", "fleet",
     "experiments", "batch", "fitting", "estimators", "plot", "studies", "report", "tracking", "federation", "watch",
     "cli", "deprecated",
 )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie._src.intake import Replies, Verdict, admit
+from coterie._src.intake import Kept, Replies, UpdateStore, Verdict, admit, check_update
 
 LIKE = np.zeros((2, 3), np.float32)
 GOOD = np.ones(3, np.float32)
@@ -253,3 +253,40 @@ def test_a_buffer_that_fits_holds_the_updates() -> None:
     accepted = admit(replies, clients=3, clusters=2, round=4, like=LIKE)
     assert accepted.updates.tolist() == buffer[:2].tolist() == [[2] * 3, [1] * 3]
     assert np.shares_memory(accepted.updates, buffer)
+
+
+# --- updates that a store keeps -----------------------------------------------------------------------
+
+
+class ListStore(UpdateStore):
+    """Keeps updates in a list."""
+
+    def begin(self, like: np.ndarray) -> None:
+        self.like: np.ndarray = like
+        self.updates: list[np.ndarray] = []
+
+    def keep(self, update: Any) -> Kept:
+        checks = check_update(update, self.like)
+        if all(checks):
+            self.updates.append(update)
+        return Kept(*checks, len(self.updates) - 1 if all(checks) else -1, None)
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        return np.stack([self.updates[number] for number in numbers])
+
+
+def test_updates_in_a_store_get_the_verdicts_that_they_would_get_in_memory() -> None:
+    store, like = ListStore(), np.zeros((2, 3))
+    updates: list[Any] = [np.full(3, i, dtype=np.float64) for i in range(8)]
+    updates[1], updates[2], updates[3], updates[4] = np.zeros(4), np.zeros(3, np.float32), np.full(3, np.nan), "x"
+    store.begin(like)
+    kept = [store.keep(update) for update in updates]
+    fields = [5, 1, 2, 3, 4, 0, 6, 7], [7] * 8, [0, 0, 0, 0, 0, 1, 0, 9]
+    inside = admit(Replies(*fields, updates), clients=8, clusters=2, round=7, like=like)
+    outside = admit(Replies(*fields, kept, buffer=store), clients=8, clusters=2, round=7, like=like)
+    assert outside.verdicts.tolist() == inside.verdicts.tolist()
+    assert outside.clients.tolist() == inside.clients.tolist() == [0, 5, 6]
+    assert outside.updates.tolist() == inside.updates.tolist() == [[5.0] * 3, [0.0] * 3, [6.0] * 3]
+    assert set(inside.verdicts.tolist()) == {
+        Verdict.ACCEPTED, Verdict.WRONG_SHAPE, Verdict.WRONG_TYPE, Verdict.NOT_FINITE, Verdict.WRONG_LABEL,
+    }  # fmt: skip

@@ -88,7 +88,8 @@ def test_shares_of_the_clusters_that_have_rows() -> None:
         own = labels == j
         np.testing.assert_allclose(found[own], weights[own] / weights[own].sum(), rtol=1e-9)
     assert shares_per_cluster(Median(), rows, labels, 4, weights) is None
-    assert shares_per_cluster(SpectralFilter(0), rows[:, :1], labels, 4, weights) is None
+    equal = np.where(np.arange(50)[:, None] % 5 > 0, 0.0, rows)  # four of five rows: the aggregate is the median
+    assert shares_per_cluster(SpectralFilter(1), equal, labels, 4, weights) is None
 
 
 # --- distances ----------------------------------------------------------------------------------------

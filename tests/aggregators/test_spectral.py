@@ -270,7 +270,8 @@ def test_of_many_rows_more_go_at_a_time() -> None:
 
 def test_few_rows_or_columns_and_equal_rows() -> None:
     few = np.array([[1.0], [2.0], [99.0]])
-    assert SpectralFilter(1)(few).tolist() == [2.0]
+    assert SpectralFilter(1)(few).tolist() == [1.5]
+    assert SpectralFilter(0)(few).tolist() == [34.0]
     row = np.random.default_rng(6).standard_normal(20).astype(np.float32)
     assert np.array_equal(SpectralFilter(3)(np.tile(row, (12, 1))), row)
     assert np.array_equal(SpectralFilter(3)(np.zeros((150, 20))), np.zeros(20))
@@ -394,10 +395,9 @@ def test_shares_fit_the_aggregate_of_any_rows(seed: int, byzantine: int, shift: 
 
 def test_there_are_no_shares_where_the_result_is_a_median() -> None:
     rng = np.random.default_rng(0)
-    rule = SpectralFilter(2)
-    for rows in (rng.standard_normal((7, 20)), rng.standard_normal((20, 7)), np.ones((20, 9))):
-        assert rule.shares(rows, np.ones(len(rows))) is None
-        assert np.array_equal(rule(rows), median(rows))
+    rows = np.ones((20, 9))
+    assert SpectralFilter(2).shares(rows, np.ones(len(rows))) is None
+    assert np.array_equal(SpectralFilter(2)(rows), median(rows))
     assert Median().shares(rng.standard_normal((20, 9)), np.ones(20)) is None
 
 

@@ -351,3 +351,11 @@ def test_impossible_tables_name_parameter_rule_and_value(wrong: dict[str, Any], 
     options = {"clients": 10, "clusters": 2, "samples": 3, "dim": 2, **wrong}
     with pytest.raises(ValueError, match=message):
         tabular(0, **options)
+
+
+def test_equal_centres_are_drawn_anew_where_a_separation_is_asked_for() -> None:
+    """In two dimensions one draw of two centres in three has equal ones."""
+    for seed in range(12):
+        drawn = tabular(seed, clients=4, clusters=2, samples=2, dim=2, separation=0.7, byzantine=0.0)
+        assert drawn.truth is not None
+        assert drawn.truth.separation == pytest.approx(0.7, rel=1e-5)

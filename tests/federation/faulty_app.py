@@ -1,4 +1,4 @@
-"""An app whose sites misbehave in some rounds, as a broken or hostile site might; `test_processes` runs it."""
+"""An app of sites that misbehave in some rounds, as a broken or hostile site might; `test_processes` runs it."""
 
 import os
 import time
@@ -20,7 +20,7 @@ PLAN: dict[int, dict[int, tuple[str, str]]] = {
         2: ("garbage", "wrong_type"),
         3: ("pickle", "wrong_type"),
     },
-    4: {2: ("wedge", "silent")},
+    4: {2: ("unsendable", "failed")},
     5: {2: ("hang", "silent")},
 }
 """By site and round: what it does, and what the audit must say."""
@@ -45,7 +45,7 @@ FAULTS: dict[str, Callable[[RecordDict, np.ndarray], RecordDict]] = {
     ),
     "pickle": lambda content, row: with_update(content, Array("object", (1,), "numpy.ndarray", b"\x80\x04K\x01.")),
     "cluster": lambda content, row: with_numbers(content, label=2),
-    "wedge": lambda content, row: with_numbers(content, samples=2**64),
+    "unsendable": lambda content, row: with_numbers(content, samples=2**64),
     "no record": lambda content, row: RecordDict({}),
 }
 
@@ -55,7 +55,7 @@ client = ClientApp()
 @client.train()
 def answer(message: Message, context: Context) -> Message:
     """The honest answer, or what the plan says."""
-    honest = apps(Path(__file__).with_name("config.toml"))[1]
+    honest = apps(Path(str(context.node_config["models"])).with_name("config.toml"))[1]
     reply = honest(message, context)
     round = read_question(message.content).round
     fault, _ = PLAN.get(int(context.node_config["partition-id"]), {}).get(round, ("", ""))

@@ -13,7 +13,7 @@ import pytest
 from coterie._src.data import Federation
 from coterie._src.federation import ClientNumbers, FlowerNetwork
 from coterie._src.federation.checkpoint import Checkpoint
-from coterie._src.federation.http_replies import MAX_OBJECTS
+from coterie._src.federation.flower import MAX_OBJECTS
 from coterie._src.federation.network import MESSAGE_BYTES
 from http_grid import Upload, broken_off, http_grid, naming_its_chunk, with_chunk_of, with_many_objects, withheld
 from small_federation import CLIENTS, app, centres_of, simulated, strategy

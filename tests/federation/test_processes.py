@@ -1,8 +1,9 @@
-"""Real federations: a SuperLink and SuperNodes as processes on loopback, and Flower's simulation."""
+"""Real federations: a SuperLink and sites as processes on loopback, and Flower's simulation."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -42,7 +43,7 @@ REHEARSED = [
 def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    """TLS and keys, as `coterie federate up` writes them: a SuperLink and two SuperNodes on loopback.
+    """TLS and keys, as `coterie federate up` writes them: a SuperLink and two sites on loopback.
 
     After the first round the server and one site are killed, and the server is started again. While it waits for the
     dead site, a site with a key that is not registered asks for admission.
@@ -63,7 +64,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     sites = {}
     for name in names:  # a site is admitted when its key is registered
         wait_until((server / "nodes" / f"{name}.json").exists, 90)
-        sites[name] = begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port()))
+        sites[name] = begin(f"{name}/start.sh")
     wait_until(lambda: last_round(out) >= 1, 240)
     end(link)
     end(sites["rome"])
@@ -71,7 +72,7 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
     begin("server/start.sh")
     wait_until(lambda: is_reachable(port), 90)
     slowest = max(row["seconds"] for row in Checkpoint(out).rows())
-    deadline = slowest + 3.0  # a SuperNode looks for messages every 3 s
+    deadline = slowest + 3.0  # a site looks for messages every 3 s at least
     # the port may answer before the server does: then the command ends with an error, and is given again
     for _ in range(5):
         run = begin("server/run.sh", f"min_clients=1 min_replies=1 max_clients=3 deadline={deadline}")
@@ -79,8 +80,8 @@ def test_a_secure_federation_of_processes_survives_its_server_and_a_site(
         if run.poll() in (None, 0):
             break
     wait_until(lambda: waiting_for(out) == (1, 2), 240)
-    begin("unknown/start.sh", RUNTIME_PORT=str(free_port()))
-    wait_until(lambda: "refused" in (tmp_path / "unknown-start.sh.log").read_text(), 60)
+    begin("unknown/start.sh")
+    wait_until(lambda: "refuses this site" in (tmp_path / "unknown-start.sh.log").read_text(), 60)
     wait_until((out / "centres.safetensors").exists, 240)
     rows = Checkpoint(out).rows()
     assert max(row["round"] for row in rows) == 2
@@ -120,20 +121,19 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
     write_deployment(
         place, config, names, host="127.0.0.1", port=free_port(), method="brifca-median", deadline=deadline
     )
-    shutil.copy(Path(__file__).with_name("faulty_app.py"), place / "app" / "federation_app" / "faulty.py")
-    project = place / "app" / "pyproject.toml"
-    project.write_text(project.read_text().replace("federation_app.apps:client", "federation_app.faulty:client"))
+    for name in names:
+        (place / name / "site.toml").write_text('app = "faulty_app:client"\n')
     begin = partial(started, processes, tmp_path, place)
     out, hanging = place / "server" / "federation", tmp_path / "hanging"
     begin("server/start.sh")
     wait_until((place / "server" / "ready").exists, 90)
-    sites = [begin(f"{name}/start.sh", RUNTIME_PORT=str(free_port()), HANGING=str(hanging)) for name in names]
+    path = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
+    sites = [begin(f"{name}/start.sh", HANGING=str(hanging), PYTHONPATH=path) for name in names]
     run = begin("server/run.sh")
     wait_until(lambda: run.poll() is not None or hanging.exists(), 300)
     assert run.poll() is None, (tmp_path / "server-run.sh.log").read_text()
     end(sites[5], spare_leader=True)  # in the middle of its round
     wait_until(lambda: last_round(out) >= 3, 2 * deadline)
-    end(sites[4], spare_leader=True)  # it is wedged: its administrator restarts it
     wait_until((out / "centres.safetensors").exists, 400)
 
     rows = Checkpoint(out).rows()
@@ -141,14 +141,13 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
     verdicts = {(site_of[row["node"]], row["round"] - 1): row["verdict"] for row in rows}
     planned = {(i, round): verdict for i, own in PLAN.items() for round, (_, verdict) in own.items()}
     assert verdicts == {
-        (i, round): planned.get((i, round), verdicts[i, round] if i in (4, 5) and round > 2 else "accepted")
+        (i, round): planned.get((i, round), verdicts[i, round] if i == 5 and round > 2 else "accepted")
         for i in range(count)
         for round in range(rounds)
     }
-    for returned in (4, 5):  # silent, and from some round on back
-        after = [verdicts[returned, round] for round in range(3, rounds)]
-        assert set(after) <= {"silent", "accepted"}
-        assert after[-1] == "accepted"
+    after = [verdicts[5, round] for round in range(3, rounds)]  # silent, and from some round on back
+    assert set(after) <= {"silent", "accepted"}
+    assert after[-1] == "accepted"
 
     drawn = config.problem.draw(stream(0, 0, "data"))
     assert drawn.truth is not None
@@ -163,6 +162,67 @@ def test_sites_that_send_garbage_hang_or_die_are_as_if_they_were_missing(
         centres = take_step(Server(median), centres, accepted, np.full(2, 0.1)).centres
     found = load_file(out / "centres.safetensors")["brifca-median"]
     np.testing.assert_allclose(found, centres, atol=1e-5)
+
+
+HOSTILE = """
+import os, time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+Path(os.environ["STOLEN"]).touch() if "STOLEN" in os.environ else None
+server = ServerApp()
+client = ClientApp()
+
+@server.main()
+def main(grid, context):
+    while len(list(grid.get_node_ids())) < 2:
+        time.sleep(0.1)
+    kinds = ("query", "train", "evaluate")
+    content = RecordDict({"question": ConfigRecord({"kind": "steal"})})
+    messages = [Message(content, node, kind) for node in grid.get_node_ids() for kind in kinds]
+    replies = [" ".join(str(reply).split()) for reply in grid.send_and_receive(messages, timeout=60)]
+    Path(str(context.run_config["folder"])).with_name("replies.txt").write_text("\\n".join(replies))
+
+@client.query()
+@client.train()
+@client.evaluate()
+def steal(message, context):
+    here = Path(str(context.node_config["models"])).parent
+    stolen = (here / "node.key").read_text() + Path(str(context.node_config["data"])).read_text()
+    return Message(RecordDict({"stolen": ConfigRecord({"text": stolen})}), reply_to=message)
+"""
+
+
+@pytest.mark.slow
+def test_an_app_that_would_send_the_rows_and_the_key_is_run_by_no_site(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """The scripts of a deployment, TLS and keys, and a run whose app reads the site's file and key at the sites."""
+    place = tmp_path / "deployment"
+    config = read_config(None, ["problem.kind=folder", 'problem.columns=["a"]', "algorithm.max_byzantine=0"])
+    write_deployment(place, config, ["oslo", "rome"], host="127.0.0.1", port=free_port())
+    (place / "app" / "federation_app" / "apps.py").write_text(HOSTILE)
+    rows = [f"{i / 7},{i / 3}" for i in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,y", *rows, ""]))
+    begin = partial(started, processes, tmp_path, place)
+    begin("server/start.sh")
+    wait_until((place / "server" / "ready").exists, 90)
+    for name in ("oslo", "rome"):
+        begin(f"{name}/start.sh", str(tmp_path / "rows.csv"), STOLEN=str(tmp_path / f"stolen-by-{name}"))
+    run = begin("server/run.sh")
+    wait_until(lambda: run.poll() is not None, 240)
+    replies = (place / "server" / "replies.txt").read_text().splitlines()
+    assert len(replies) == 6
+    assert all("refusal" in reply and "stolen" not in reply for reply in replies)
+    assert not list(tmp_path.glob("stolen-by-*"))
+    for secret in (rows[17], (place / "oslo" / "node.key").read_text().splitlines()[1]):
+        assert secret not in "".join(replies)
+        assert secret not in "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    for name in ("oslo", "rome"):
+        assert not list((place / name).glob("**/*.fab"))
+        assert not (place / name / "flwr").exists()
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
@@ -182,7 +242,7 @@ def test_the_proxy_lets_sites_through_and_nobody_to_the_control_api(
     nginx = ["nginx", "-p", str(server), "-c", "nginx.conf", "-g", "daemon off;"]
     with (tmp_path / "nginx.log").open("wb") as log:
         processes.append(subprocess.Popen(nginx, stdout=log, stderr=log, start_new_session=True))
-    started(processes, tmp_path, place, "oslo/start.sh", RUNTIME_PORT=str(free_port()))
+    started(processes, tmp_path, place, "oslo/start.sh")
 
     def flwr(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**ENVIRONMENT, "FLWR_HOME": str(home)}

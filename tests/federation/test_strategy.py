@@ -12,8 +12,8 @@ from flwr.app import Context, Message
 
 import coterie as ct
 from coterie._src import attacks, tasks
-from coterie._src.aggregators import median
-from coterie._src.algorithms import ClusteredDescent, State
+from coterie._src.aggregators import as_aggregator, median
+from coterie._src.algorithms import ClusteredDescent, LocalMinimisers, State
 from coterie._src.algorithms.base import RoundInfo
 from coterie._src.data import Federation, tabular
 from coterie._src.experiments.methods import METHODS
@@ -104,6 +104,24 @@ def test_too_few_nodes_are_named(drawn: Federation, start: np.ndarray) -> None:
         strategy(min_clients=99)
     with pytest.raises(ValueError, match="deadline"):
         strategy(deadline=0)
+
+
+def test_a_cluster_of_machines_is_for_what_works_by_columns() -> None:
+    def made(descent: object) -> None:
+        ClusteredStrategy(descent, max_clients=3, engine="ray")  # type: ignore[arg-type]
+
+    made(ClusteredDescent(Server(median)))
+    with pytest.raises(ValueError, match="engine must be local or ray, got dask"):
+        strategy(engine="dask")
+    with pytest.raises(ValueError, match="engine: ray is for Algorithm 1, not for LocalMinimisers"):
+        made(LocalMinimisers(None))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs a rule that aggregates by columns, not FunctionAggregator"):
+        made(ClusteredDescent(Server(as_aggregator(lambda rows: rows[0]))))
+    for changes in ({"precision": 0.1}, {"conditioned": "constant"}):
+        with pytest.raises(ValueError, match="engine: ray works without Hessians"):
+            made(ClusteredDescent(Server(median), **changes))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="shared coordinates"):
+        made(ClusteredDescent(Server(median, shared=1)))
 
 
 def test_the_parameters_of_version_0_1_warn() -> None:

@@ -160,7 +160,10 @@ def test_fractions_stay_below_one_half() -> None:
 
 def test_small_clusters_are_those_that_byzantine_clients_and_a_few_others_may_make() -> None:
     assert STRAY_CLIENTS == 2
-    assert [_small(byzantine) for byzantine in (0, 1, 5)] == [0, 3, 7]
+    assert [_small(byzantine, 200) for byzantine in (0, 1, 5)] == [0, 3, 7]
+    # few clients are seldom led astray: two of 20 or more, one of 10 or more
+    assert [_small(1, clients) for clients in (6, 9, 10, 19, 20)] == [1, 1, 2, 2, 3]
+    assert _small(0, 6) == 0
 
 
 def test_candidates_with_too_small_clusters_are_not_allowed_but_what_is_left_of_them_may_be() -> None:
@@ -176,13 +179,13 @@ def test_candidates_with_too_small_clusters_are_not_allowed_but_what_is_left_of_
 
 
 def test_what_is_left_of_a_candidate_must_itself_be_allowed() -> None:
-    """(6, 6, 5): without the third centre its clients choose the first."""
-    found = _allowed([judged([17]), judged([6, 6, 5])], 3)
-    assert [one.sizes.tolist() for one in found] == [[17], [11, 6]]
-    choosing = np.array([[1.0, 2.0, 0.0]] * 7 + [[2.0, 1.0, 0.0]] * 2 + [[3.0, 1.0, 2.0]] * 6)
+    """(9, 9, 5): without the third centre its clients choose the first."""
+    found = _allowed([judged([23]), judged([9, 9, 5])], 3)
+    assert [one.sizes.tolist() for one in found] == [[23], [14, 9]]
+    choosing = np.array([[1.0, 2.0, 0.0]] * 10 + [[2.0, 1.0, 0.0]] * 4 + [[3.0, 1.0, 2.0]] * 6)
     fewer = CandidateLosses(np.zeros((3, 1)), choosing, choosing)
-    assert fewer.sizes.tolist() == [0, 6, 9]
-    assert [one.sizes.tolist() for one in _allowed([fewer], 3)] == [[6, 9]]
+    assert fewer.sizes.tolist() == [0, 6, 14]
+    assert [one.sizes.tolist() for one in _allowed([fewer], 3)] == [[6, 14]]
 
 
 def test_the_simplest_candidate_within_a_standard_error_of_the_best() -> None:

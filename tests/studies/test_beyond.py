@@ -97,3 +97,13 @@ def test_the_worst_attack_counts_for_every_rule_and_dimension(tmp_path: Path) ->
     by_dimension(found, tmp_path / "dimension.png")
     assert (tmp_path / "dimension.png").read_bytes().startswith(b"\x89PNG")
     assert lower_bound(100) == pytest.approx(math.sqrt(0.2 * (0.2 + 100 / 500)))
+
+
+def test_few_clients_are_reported_with_the_attack_that_knows_the_error_apart() -> None:
+    grid = grids(50)["few"]
+    assert grid.trials == 20
+    assert {config.problem.clients for config in grid.configs} == {6, 8, 9, 12, 20, 30}  # type: ignore[union-attr]
+    text = beyond_report({"few": rows(grids(2, quick=True)["few"])})
+    assert "| 2 | 6 | 20 | 1.105 ± 0.005 | 1.11 | 1 of 2 | 1.105 ± 0.005 |" in text
+    worst = "1.500 ± 0.000 (ALIE) | 2.00 ± 0.00 | 1.105 ± 0.005"
+    assert f"| 2 | 8 | 5 | 1 of 4 | {worst} | 1.000 | 2 of 4 |" in text

@@ -65,6 +65,8 @@ class Diagnostics:
         The stated bound, where more clients stood out and the larger one was used instead; otherwise -1.
     estimated : int, default 0
         1 if the bound was estimated, since "auto" was stated.
+    too_small : tuple of int, default ()
+        Clusters with so few clients that half of them or more may be Byzantine: then no server can tell who is.
 
     Examples
     --------
@@ -87,6 +89,7 @@ class Diagnostics:
     excess: int = 0
     raised_from: int = -1
     estimated: int = 0
+    too_small: tuple[int, ...] = ()
 
     @property
     def bound_exceeded(self) -> bool:
@@ -113,7 +116,9 @@ class Diagnostics:
         """The diagnostics that `as_dict` wrote, or a `ValueError` that says what is wrong with them."""
         names = [*cls.__dataclass_fields__]
         if isinstance(values, Mapping):  # files of earlier versions have no keys for what has a default
-            values = {name: getattr(cls, name) for name in names if hasattr(cls, name)} | dict(values)
+            defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+            plain = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+            values = plain | dict(values)
         if not isinstance(values, Mapping) or set(values) != {*names, "bound_reached"}:
             raise ValueError(f"diagnostics must have exactly the keys {', '.join([*names, 'bound_reached'])}")
         found: dict[str, Any] = {}
@@ -146,6 +151,10 @@ class Diagnostics:
                              f"well: {shown}{more}")  # fmt: skip
         if self.empty:
             found.append(f"empty: no client is in cluster {', '.join(map(str, self.empty))}; try fewer clusters")
+        elif self.too_small:
+            these = ", ".join(map(str, self.too_small[:NAMED])) + (", …" if len(self.too_small) > NAMED else "")
+            found.append(f"too small: half of the clients of cluster {these} may be Byzantine, as {self.max_byzantine} "
+                         "are allowed for; who is cannot be told")  # fmt: skip
         elif not math.isnan(self.start_agreement) and self.start_agreement < 0.9:
             found.append(f"start: its two best candidates agree on {100 * self.start_agreement:.0f} % of the clients; "
                          "another seed may give other clusters")  # fmt: skip
@@ -211,7 +220,18 @@ def diagnose(
         algorithm.max_byzantine,
         standing_out,
         excess(standing_out, algorithm.max_byzantine, network.count),
+        too_small=too_small(labels, clusters, algorithm.max_byzantine),
     )
+
+
+def too_small(labels: Ints, clusters: int, max_byzantine: int) -> tuple[int, ...]:
+    """The clusters, of those with clients, of which half of the clients or more may be Byzantine.
+
+    >>> too_small(np.array([0, 0, 0, 1, 1, 2]), 4, 1)
+    (1, 2)
+    """
+    sizes = np.bincount(labels, minlength=clusters)
+    return tuple(np.flatnonzero((sizes > 0) & (sizes <= 2 * max_byzantine)).tolist())
 
 
 def separations(

@@ -6,9 +6,11 @@ Simulations and real federations use the same checks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -35,20 +37,53 @@ class Verdict(IntEnum):
     NOT_FINITE = 8
 
 
+class Kept(NamedTuple):
+    """An update that a store has checked and kept when it arrived, for one that would take the server's memory."""
+
+    shape: bool
+    kind: bool
+    finite: bool
+    row: int  # in the store; -1 for an update that was not kept
+    path: Path | None  # the .npy file
+
+    def load(self) -> NDArray[Any]:
+        """The update, mapped from its file."""
+        assert self.path is not None, "which is kept"
+        found: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return found
+
+
+class UpdateStore(ABC):
+    """Keeps the updates of a round outside of the server's memory."""
+
+    @abstractmethod
+    def begin(self, like: Array) -> None:
+        """Forget the updates of the last round, and expect such as fit to centres (k, d)."""
+
+    @abstractmethod
+    def keep(self, update: Any) -> Kept:
+        """Check an update, and keep it if it is well-formed."""
+
+    @abstractmethod
+    def rows(self, numbers: Ints) -> Any:
+        """(rows, d): some of the updates that are kept, as rules take them."""
+
+
 @dataclass(frozen=True)
 class Replies:
     """The messages of one round, one entry per message, in the order of arrival.
 
     From a network each field is a list of arbitrary objects. A simulation passes arrays if all entries have the right
     types; these are checked as a whole. buffer: an array with a row per client and the columns and dtype of the
-    centres, into which accepted updates are copied; they are valid until its owner reuses it.
+    centres, into which accepted updates are copied; they are valid until its owner reuses it. Or the store that has
+    kept the updates.
     """
 
     clients: Sequence[Any] | Ints
     rounds: Sequence[Any] | Ints
     labels: Sequence[Any] | Ints
     updates: Sequence[Any] | Array
-    buffer: Array | None = None
+    buffer: Array | UpdateStore | None = None
 
     def __post_init__(self) -> None:
         if not len(self.clients) == len(self.rounds) == len(self.labels) == len(self.updates):
@@ -65,6 +100,7 @@ class Accepted(NamedTuple):
     verdicts: Ints  # (m,), the Verdict on each client's first reply; (asked,), where not all were asked
     unknown_senders: int = 0  # the number of replies from unknown clients (Verdict.UNKNOWN_CLIENT)
     asked: Ints | None = None  # (asked,), ascending, the clients that were asked; None: all
+    ages: Ints | None = None  # (rows,), how many rounds late each is; None: none is
 
     def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
         """(rows,) -> (m,) or (asked,), as `verdicts`: the values, `missing` where no reply was accepted."""
@@ -99,8 +135,8 @@ def own_numbers(senders: Sequence[Any] | Ints, clients: Ints) -> Ints:
     return np.where(clients[places] == senders, places, -1)
 
 
-def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
-    """The well-formed replies of this round, at most one per client.
+def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array, max_age: int = 0) -> Accepted:
+    """The well-formed replies to this round, or to one of the `max_age` rounds before it, at most one per client.
 
     The first reply of a client counts. If it is accepted and another follows, the verdict is DUPLICATE.
     like: a (…, dim) array with the number of columns, the array type and the dtype of updates (the centres).
@@ -120,7 +156,8 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     faults[~shape] = Verdict.WRONG_SHAPE
     faults[~kind] = Verdict.WRONG_TYPE
     faults[~_whole_numbers(replies.labels, clusters)] = Verdict.WRONG_LABEL
-    faults[~_equal_to(replies.rounds, round)] = Verdict.WRONG_ROUND
+    ages = _ages(replies.rounds, round)
+    faults[(ages < 0) | (ages > max_age)] = Verdict.WRONG_ROUND
     faults[~known] = Verdict.UNKNOWN_CLIENT
 
     senders = _as_numbers(replies.clients, known)
@@ -136,7 +173,14 @@ def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Ar
     verdicts[again] = np.where(verdicts[again] == Verdict.ACCEPTED, Verdict.DUPLICATE, verdicts[again])
     labels = _as_numbers(replies.labels, faults == Verdict.ACCEPTED)[passed]
     updates = _stack(replies.updates, passed, like, replies.buffer)
-    return Accepted(senders[passed], labels, updates, verdicts, int((~known).sum()))
+    return Accepted(
+        senders[passed],
+        labels,
+        updates,
+        verdicts,
+        int((~known).sum()),
+        ages=ages[passed] if ages[passed].any() else None,
+    )
 
 
 def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, like: Array) -> bool:
@@ -171,10 +215,17 @@ def _as_numbers(values: Sequence[Any] | Ints, sound: Bools) -> Ints:
     return np.array([int(value) if ok else -1 for value, ok in zip(values, sound, strict=True)], dtype=np.int64)
 
 
-def _equal_to(values: Sequence[Any] | Ints, expected: int) -> Bools:
+def _ages(values: Sequence[Any] | Ints, round: int) -> Ints:
+    """(replies,): how many rounds ago the round was that a reply answers; -1 for no round, or one to come."""
     if _is_plain(values):
-        return np.asarray(values == expected)
-    return np.array([_is_whole(value) and value == expected for value in values], dtype=np.bool_)
+        return np.where((values >= 0) & (values <= round) | (values == round), round - values, -1)
+    return np.array(
+        [
+            round - int(value) if _is_whole(value) and (0 <= value <= round or value == round) else -1
+            for value in values
+        ],
+        dtype=np.int64,
+    )
 
 
 def _is_plain(values: Sequence[Any] | Ints) -> TypeGuard[Ints]:
@@ -199,8 +250,7 @@ def _is_like(update: Any, like: Array) -> bool:
 
 def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, Bools, Bools]:
     """Three masks over the updates: right shape, right type and dtype, only finite values."""
-    count, dim = len(updates), like.shape[-1]
-    xp = namespace(like)
+    count, xp = len(updates), namespace(like)
     if _is_table(updates, like):
         sound = np.ones(count, dtype=np.bool_)
         if is_torch_array(updates):  # in one pass: the largest is not finite if any value is not
@@ -208,22 +258,32 @@ def _check_updates(updates: Sequence[Any] | Array, like: Array) -> tuple[Bools, 
         return sound, sound, as_numpy(xp.all(xp.isfinite(updates), axis=-1))
     shape, kind, finite = np.zeros((3, count), dtype=np.bool_)
     for i, update in enumerate(updates):
-        try:
-            kind[i] = _is_like(update, like)
-            shape[i] = kind[i] and tuple(update.shape) == (dim,)
-            finite[i] = shape[i] and bool(xp.all(xp.isfinite(update)))
-        except Exception:  # an object that raises on any access, a sparse tensor, …
-            kind[i] = False
+        checked = (update.shape, update.kind, update.finite) if isinstance(update, Kept) else check_update(update, like)
+        shape[i], kind[i], finite[i] = checked
     return shape, kind, finite
 
 
-def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, buffer: Array | None = None) -> Array:
-    """(rows, dim): the given rows of the updates, in the buffer if there is one that fits."""
+def check_update(update: Any, like: Array) -> tuple[bool, bool, bool]:
+    """Whether an update has the right shape, the right type and dtype, and only finite values."""
+    shape = False
+    try:
+        kind = _is_like(update, like)
+        shape = kind and tuple(update.shape) == (like.shape[-1],)
+        return shape, kind, shape and bool(namespace(like).all(namespace(like).isfinite(update)))
+    except Exception:  # an object that raises on any access, a sparse tensor, …
+        return shape, False, False
+
+
+def _stack(updates: Sequence[Any] | Array, rows: Ints, like: Array, buffer: Array | UpdateStore | None = None) -> Array:
+    """(rows, dim): the given rows of the updates, in the buffer if there is one that fits, or of the store."""
+    if isinstance(buffer, UpdateStore):
+        return buffer.rows(np.array([updates[row].row for row in rows], dtype=np.int64))
     if _is_table(updates, like):
         return updates if np.array_equal(rows, np.arange(len(updates))) else updates[rows]
     xp = namespace(like)
+    memory: Array = buffer
     if buffer is None or not _is_table(buffer, like) or len(buffer) < len(rows):
-        buffer = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)
+        memory = xp.zeros((len(rows), like.shape[-1]), dtype=like.dtype, device=like.device)
     for i, row in enumerate(rows):
-        buffer[i] = detached(updates[row])
-    return buffer[: len(rows)]
+        memory[i] = detached(updates[row])
+    return memory[: len(rows)]

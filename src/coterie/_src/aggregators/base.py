@@ -128,6 +128,13 @@ class Aggregator(ABC):
         """
         return None
 
+    def pooled(self, updates: Array | Sharded, labels: Ints, weights: Floats | None = None) -> Aggregator:
+        """The rule for each of the clusters, with what the rows of all of them tell; by default the rule itself.
+
+        labels: (rows,), the clusters. weights: (rows,), positive.
+        """
+        return self
+
     def ranks(self, rows: int) -> tuple[int, int] | None:
         """[low, high) if the rule is, per coordinate, the mean of the order statistics of these ranks; else None."""
         return None
@@ -188,6 +195,7 @@ def per_cluster(
     weights = rule._checked(weights, rows)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
+    rule = rule.pooled(updates, labels, weights)
     ends = np.cumsum(counts)
     if isinstance(updates, Sharded):
         xp, nothing = np, np.zeros(updates.shape[1], dtype=updates.dtype)
@@ -219,7 +227,7 @@ def _by_ranks(rule: Aggregator, updates: Any, order: Ints, counts: Ints) -> Any:
 
 def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: int, weights: Floats) -> Floats | None:
     """(rows,): how much every row counts in the aggregate of its cluster; None if the rule gives no shares."""
-    found = np.zeros(len(labels))
+    found, rule = np.zeros(len(labels)), rule.pooled(rows, labels, weights)
     for j in range(clusters):
         members = np.flatnonzero(labels == j)
         if len(members):

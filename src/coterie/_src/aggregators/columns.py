@@ -225,10 +225,11 @@ def shards_of(updates: NDArray[Any], shard: int = SHARD) -> ReadShards:
         raise ValueError(f"updates must be (rows, d) of float32 or float64, got {updates.shape} of {updates.dtype}")
     rows, columns = updates.shape
     width = max(shard, read_width(rows) // shard * shard)
-    return ReadShards(partial(_part, updates), np.arange(rows), columns, updates.dtype, width, shard)
+    return ReadShards(partial(part_of, updates), np.arange(rows), columns, updates.dtype, width, shard)
 
 
-def _part(updates: NDArray[Any], rows: Ints, start: int, stop: int) -> NDArray[Any]:
+def part_of(updates: NDArray[Any], rows: Ints, start: int, stop: int) -> NDArray[Any]:
+    """(rows, stop − start): some columns of some rows."""
     return np.ascontiguousarray(updates[rows, start:stop])
 
 

@@ -25,15 +25,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from array_api_compat import device, is_numpy_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
+from coterie._src.aggregators.columns import Sharded
 from coterie._src.aggregators.coordinatewise import median
 from coterie._src.aggregators.distance import affine_combination, around_median, clipping
+from coterie._src.aggregators.few_rows import Noise, coordinates_of, not_deviating, pooled_noise
 from coterie._src.aggregators.products import Products, group_means, in_numpy, typical_distance
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, expit, like, namespace
 
@@ -43,7 +45,7 @@ more often, since its scale is estimated without the leading direction. A false 
 MEDIAN_CHI_SQUARED = 0.4549
 """The median of the square of a standard normal variable."""
 FEWEST = 8
-"""The fewest rows, and columns, for which the spectrum is used."""
+"""The fewest rows, and columns, for which the spectrum is used; see `few_rows` for less."""
 MANY = 512
 """From this many rows on, a step removes as many rows as all steps before it, and a GPU is used if there is one."""
 FAR = 3.0
@@ -89,7 +91,8 @@ class SpectralFilter(Aggregator):
     While the largest eigenvalue of the covariance exceeds the bound for noise, the rows are split into two sides along
     its eigenvector, and the outermost rows of the smaller side are removed. Copies (see `products.copies`) count as one
     row, their mean, since honest rows have independent noise. Rows farther than 3 typical distances from the median are
-    removed first. With fewer than 8 rows or columns the result is the coordinate-wise median.
+    removed first. With fewer than 8 rows or columns a group of rows is removed that deviates from the others by more
+    than chance explains, given the noise of the rows of all clusters (`few_rows`).
 
     If three eigenvalues exceed the bound, but no minority is displaced along their directions, or if the rows exceed
     the bound even without `max_byzantine` rows, the noise is not white. Then rows are removed only from a minority that
@@ -110,6 +113,8 @@ class SpectralFilter(Aggregator):
     form : "removal", or "no-regret", which lowers weights instead of removing rows. While the eigenvalue is too large,
         w_i shrinks by w_i·τ_i/(2 max τ), with τ_i the squared coordinate of row i along the eigenvector; then the
         weights are projected in relative entropy onto Σ w = 1, w_i ≤ 1/(c − max_byzantine) for c rows.
+    noise : the noise of a row of weight 1, for fewer than 8 rows or columns; None to estimate it from the rows. The
+        aggregation per cluster estimates it from the rows of all clusters (`pooled`).
 
     Examples
     --------
@@ -124,6 +129,7 @@ class SpectralFilter(Aggregator):
 
     max_byzantine: int | float
     form: Literal["removal", "no-regret"] = "removal"
+    noise: Noise | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.form not in ("removal", "no-regret"):
@@ -133,14 +139,30 @@ class SpectralFilter(Aggregator):
         elif not self.max_byzantine >= 0:
             raise ValueError(f"max_byzantine must be a whole number of at least 0, got {self.max_byzantine}")
 
+    def pooled(self, updates: Array | Sharded, labels: Ints, weights: Floats | None = None) -> SpectralFilter:
+        columns = int(updates.shape[1])
+        few = columns < FEWEST or bool((np.bincount(labels)[labels] < FEWEST).any())
+        if self.noise is not None or not few or not len(labels):
+            return self
+        counts = np.ones(len(labels)) if weights is None else weights
+        return replace(self, noise=self._noise(around_median(updates).total, columns, labels, counts))
+
+    def _noise(self, products: Products, columns: int, labels: Ints, weights: Floats) -> Noise | None:
+        """The noise of rows around the means of their clusters."""
+        known, rows, _ = coordinates_of(products)
+        bound = max(0, self._bound(len(labels)) - (len(labels) - len(known)))
+        return pooled_noise(rows, labels[known], weights[known], columns, bound)
+
+    def _bound(self, rows: int) -> int:
+        """The bound on the Byzantine ones of some rows."""
+        return ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
+
     def aggregate(self, updates: Array) -> Array:
         return self.aggregate_weighted(updates, np.ones(int(updates.shape[0])))
 
     def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
         rows, columns = updates.shape
-        if min(rows, columns) < FEWEST:
-            return median(updates)
         products, centre = around_median(updates)
         known, shares = self._shares(products, columns, weights)
         if shares is None:
@@ -150,8 +172,6 @@ class SpectralFilter(Aggregator):
 
     def shares(self, updates: Array, weights: Floats) -> Floats | None:
         rows, columns = updates.shape
-        if min(rows, columns) < FEWEST:
-            return None
         known, shares = self._shares(around_median(updates).total, columns, weights)
         if shares is None:
             return None
@@ -165,8 +185,10 @@ class SpectralFilter(Aggregator):
         products: of the rows around their median.
         """
         rows = len(products)
-        bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
-        everything, counts = np.arange(rows), weights / weights.max()
+        bound, everything = self._bound(rows), np.arange(rows)
+        if min(rows, columns) < FEWEST:
+            return self._few_shares(products, columns, weights, bound)
+        counts = weights / weights.max()
         factors = clipping(products.squares)
         known = np.flatnonzero(factors)
         if len(known) == 0:
@@ -178,6 +200,7 @@ class SpectralFilter(Aggregator):
             return everything, None
         if len(near) < len(known):
             known, products = known[near], products.among(near)
+        near_products = products
         groups = products.copies(bound + 1)  # at most the Byzantine rows and the row that they copy
         means, group_counts = group_means(groups), np.zeros(groups.max() + 1)
         np.maximum.at(group_counts, groups, counts[known])
@@ -185,7 +208,8 @@ class SpectralFilter(Aggregator):
             products = products.merged(means)
         removable = max(0, min(bound - (rows - len(known)), (len(group_counts) - 1) // 2))
         if removable and len(group_counts) < FEWEST:
-            return known, None
+            few, found = self._few_shares(near_products, columns, weights[known], bound - (rows - len(known)))
+            return known[few], None if found is None else found * factors[known[few]]
         directions = min(len(group_counts) - 1, columns) // 4
         if self.form == "removal":
             kept = _kept(products, group_counts, removable, directions)
@@ -193,6 +217,21 @@ class SpectralFilter(Aggregator):
             group_counts = _reweighted(products, group_counts, removable, directions)
             kept = np.flatnonzero(group_counts)
         return known, group_counts[kept] / group_counts[kept].sum() @ means[kept] * factors[known]
+
+    def _few_shares(self, products: Products, columns: int, weights: Floats, bound: int) -> tuple[Ints, Floats | None]:
+        """As `_shares`, for few rows or columns."""
+        known, rows, factors = coordinates_of(products)
+        if len(known) == 0:
+            return np.arange(len(products)), None
+        noise = self.noise
+        if noise is None:
+            noise = self._noise(products, columns, np.zeros(len(products), dtype=np.int64), weights)
+        kept = np.arange(len(known))
+        if noise is not None:
+            kept = not_deviating(rows, weights[known], noise, bound - (len(products) - len(known)))
+        shares = np.zeros(len(known))
+        shares[kept] = weights[known[kept]] / weights[known[kept]].sum()
+        return known, shares * factors
 
 
 def _within_distance(squares: Floats, counts: Floats, max_byzantine: int, removed: int) -> Ints:

@@ -51,6 +51,8 @@ class ClusteredDescent:
         false one; needs a rule that takes weights.
     participation : the share of the clients that a round asks, drawn anew in each; the others are silent. The work and
         the memory of a round are those of the clients that it asks.
+    max_age : replies that are up to so many rounds late count (see `fleet.Fleet`); in a rule that takes weights by
+        1/√(1 + age).
     init : finds the first centres by asking the clients; the given ones tell only the kind of array. None: the given.
     labels : (m,), clusters that are known and fixed, -1 for a client that counts in none; None: clients choose.
     conditioned : whether the server asks for Hessians, and takes Newton steps in coordinates in which these are alike
@@ -68,10 +70,15 @@ class ClusteredDescent:
     precision: float = 0.0
     weighted: bool = False
     participation: float = 1.0
+    max_age: int = 0
     init: RobustStart | None = None
     labels: Ints | None = None
     conditioned: Conditioned = "no"
     max_byzantine: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_age < 0 or (self.max_age and self.conditioned != "no"):
+            raise ValueError(f"max_age must be at least 0, and 0 where conditioned, got {self.max_age}")
 
     def initial_state(self, network: Network, start: Array, rng: Generator) -> State:
         first = self._asked_first(network, start, rng)
@@ -114,13 +121,13 @@ class ClusteredDescent:
         part = (state.round, self.rounds) if self.resample else None
         if self.conditioned != "no" and state.conditioning is None and state.curvatures is None:
             state = self._conditioned_again(state, network, rng)
-        accepted = _collect(network, state, state.fixed, part, self._participants(network.count, rng))
+        participants = self._participants(network.count, rng)
+        accepted = _collect(network, state, state.fixed, part, participants, self.max_age)
         if state.conditioning is not None:
             return self._newton_step(state, network, accepted)
         substitutes = self._substitutes(network, state, accepted, part, rng)
         # aggregate per cluster and take a projected step
-        weights = None if state.weights is None else state.weights[accepted.clients]
-        step_sizes = self._step_sizes(state, accepted)
+        weights, step_sizes = self._weights(state, accepted), self._step_sizes(state, accepted)
         step = take_step(self.server, state.centres, accepted, step_sizes, substitutes, weights, state.memory)
         after = self._after(state, step, accepted, step_sizes)
         return after, self._info(after, step, accepted)
@@ -185,6 +192,14 @@ class ClusteredDescent:
         labels[drawn] = empty[: len(drawn)]
         return _collect(network, state, labels, part)
 
+    def _weights(self, state: State, accepted: Accepted) -> Floats | None:
+        """(rows,): by the numbers of samples and the ages; None: all the same."""
+        weights = None if state.weights is None else state.weights[accepted.clients]
+        if accepted.ages is None or not self.server.aggregate.takes_weights:
+            return weights
+        discounts: Floats = 1 / np.sqrt(1.0 + accepted.ages)
+        return discounts if weights is None else weights * discounts
+
     def _step_sizes(self, state: State, accepted: Accepted) -> Floats:
         clusters = state.centres.shape[0]
         if state.curvatures is None:
@@ -232,21 +247,22 @@ def _collect(
     labels: Ints | None,
     part: tuple[int, int] | None,
     participants: Ints | None = None,
+    max_age: int = 0,
 ) -> Accepted:
     """One broadcast to the clients and the replies that pass; given labels count instead of the claimed ones."""
     coordinates = None if state.conditioning is None else state.conditioning.coordinates
     replies = network.gradients(state.centres, state.round, labels, part, participants, coordinates)
     clusters = state.centres.shape[0]
     expected: dict[str, Any] = {"clusters": clusters, "round": state.round, "like": state.centres}
-    if participants is None:
-        accepted = admit(replies, clients=network.count, **expected)
+    if participants is None or max_age:  # late replies are those of other clients, too
+        accepted = admit(replies, clients=network.count, max_age=max_age, **expected)
     else:
         accepted = admit_asked(replies, participants, **expected)
     if labels is None:
         return accepted
     counted = labels[accepted.clients] >= 0
-    clients = accepted.clients[counted]
-    return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
+    clients, ages = accepted.clients[counted], None if accepted.ages is None else accepted.ages[counted]
+    return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted], ages=ages)
 
 
 def _by_size(network: Network, state: State, clients: Ints) -> Floats | None:

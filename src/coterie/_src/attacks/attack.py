@@ -136,11 +136,11 @@ def _worst(payload: Payload, view: View) -> Forgery:
 
 def _damage(view: View, forged: Forgery) -> float:
     """Σ_j ‖rule(honest and forged rows of cluster j) − mean(honest rows)‖²; infinite where that is not finite."""
-    assert view.aggregate is not None
-    total, forgeries = 0.0, cast(Array, forged.updates)
+    total, forgeries, rule = 0.0, cast(Array, forged.updates), view.rule
+    assert rule is not None
     for honest, byzantine in _attacked(view, forged):
         together = namespace(view.updates).concat([view.updates[honest], forgeries[byzantine]])
-        moved = as_numpy(view.aggregate(together)).astype(np.float64)
+        moved = as_numpy(rule(together)).astype(np.float64)
         total += float(((moved - as_numpy(view.updates[honest]).mean(axis=0, dtype=np.float64)) ** 2).sum())
     return total if np.isfinite(total) else np.inf
 

@@ -88,6 +88,16 @@ class View(NamedTuple):
         return found if self.coordinates is None else cast(self.coordinates.updates(as_numpy(found)), self.updates)
 
     @property
+    def rule(self) -> Callable[[Array], Array] | None:
+        """The server's rule for one cluster, with what the honest updates of all clusters tell it."""
+        pooled = getattr(self.aggregate, "pooled", None)
+        if pooled is None or self.is_byzantine.all():
+            return self.aggregate
+        honest = ~self.is_byzantine
+        found: Callable[[Array], Array] = pooled(self.updates[np.flatnonzero(honest)], self.labels[honest])
+        return found
+
+    @property
     def points(self) -> Floats:
         """(k, r): the centres in the coordinates of `updates`."""
         centres = as_numpy(self.centres).astype(np.float64)

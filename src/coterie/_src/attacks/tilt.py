@@ -72,10 +72,12 @@ def _tilted(view: View, cluster: int, byzantine: int, scale: float) -> Floats:
     mean, spread = rows.mean(axis=0), rows.std(axis=0)
     error = honest_error(view, cluster, mean) if view.objective == "error" else 0 * mean
 
+    rule = view.rule
+    assert rule is not None
+
     def gain(shift: Shift) -> float:
-        assert view.aggregate is not None
         together = xp.concat([honest, like(shift.rows(mean, spread), view.updates)])
-        moved = as_numpy(view.aggregate(together)).astype(np.float64) - mean
+        moved = as_numpy(rule(together)).astype(np.float64) - mean
         found = float(((error - moved) ** 2).sum())  # a step is against the update
         return found if np.isfinite(found) else np.inf
 

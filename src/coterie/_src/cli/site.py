@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,59 @@ site = typer.Typer(
 )
 app.add_typer(site, name="site")
 POLICY = "site.toml"
+ADDRESS = re.compile(r"^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$")
 Folder = Annotated[Path, typer.Argument(help="The site's folder, in which its site.toml is.")]
+
+
+@site.command("serve")
+def serve(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address of the federation's server.")],
+    file: Annotated[Path | None, typer.Argument(help="The site's data; an app of its own may need none.")] = None,
+    folder: Annotated[
+        Path, typer.Option(help="The site's folder, with config.toml, site.toml, ca.pem and node.key.")
+    ] = Path(),
+    insecure: Annotated[bool, typer.Option("--insecure", help="No certificates and no key: for a trial only.")] = False,
+    client: Annotated[int | None, typer.Option(help="In a rehearsal, which of its clients this site is.")] = None,
+    longest_answer: Annotated[
+        float, typer.Option(help="Seconds after which an unfinished answer ends the process, with exit code 70.")
+    ] = 3600.0,
+) -> None:
+    """Answer the questions of a federation's server, from this site's data, until SIGTERM or Ctrl-C.
+
+    The app is the one that is installed here: config.toml says what is learnt, or site.toml names an app of the site's
+    own. What the server ships is not fetched. Connections are opened to the server alone; when it cannot be reached, or
+    refuses the site, one line says why, and the site tries again. The exit code is 0 after SIGTERM or Ctrl-C, 2 for a
+    file that is wrong, which a restart does not mend, and something else where a supervisor should start it again.
+    """
+    if not ADDRESS.match(server):
+        raise ValueError(f"server: must be HOST:PORT, got {server!r}")
+    if not longest_answer > 0:
+        raise ValueError(f"longest_answer: must be more than 0, got {longest_answer}")
+    with needing_flower():
+        from coterie._src.federation.fleet import FleetConnection, Identity
+        from coterie._src.federation.folder_lock import locked
+        from coterie._src.federation.installed import installed_app
+        from coterie._src.federation.resident import Resident, earlier_node
+    place = folder.resolve()
+    if not place.is_dir():
+        raise ValueError(f"folder: {folder} is no folder")
+    with locked(place, "process of this site"):
+        installed = installed_app(place, file, client)
+        files = (None, None) if insecure else (place / "ca.pem", place / "node.key")
+        node = 0 if insecure else earlier_node(place)
+        connection = FleetConnection(Identity(server, *files), installed.max_question_bytes, node)
+        Resident(connection, installed.app, installed.node_config, installed.run_config, place, longest_answer).run()
+
+
+@site.command("status")
+def show_status(folder: Folder = Path()) -> None:
+    """Show whether the site answers. The exit code is 0 if its process lives, and 1 if it does not."""
+    with needing_flower():
+        from coterie._src.federation.resident import read_status
+    line, alive = read_status(folder)
+    print(_plain(line))
+    if not alive:
+        raise typer.Exit(1)
 
 
 @site.command("init")

@@ -25,6 +25,7 @@ from coterie._src.data.images import (
 )
 from coterie._src.data.learn_encoding import learn_encoding
 from coterie._src.data.raw_table import RawTable
+from coterie._src.data.samples import read_samples
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
 from coterie._src.data.tables import client_tables, frame_table, is_frame, stamp, without_names
 from coterie._src.data.tabular import tabular
@@ -57,6 +58,7 @@ __all__ = [
     "read_folder",
     "read_idx",
     "read_images",
+    "read_samples",
     "read_tables",
     "rescaled",
     "rotated",

@@ -25,6 +25,8 @@ SOFTMAX_NORM = 2.0
 """The norm of the centres of the softmax task."""
 MAX_SCALES = 20.0
 """The largest `scales`: e^20 is about 5·10^8."""
+REDRAWS = 100
+"""How often centres are drawn anew where a separation is asked for and two of them are equal."""
 BLOCK = 1 << 18
 """Feature values that are transformed at once, in float64."""
 
@@ -138,8 +140,13 @@ def tabular(
     check_shape(dim, intercept, clusters, separation)
     _check_numbers(task, classes, factors, correlation, scales, mean)
     kind = _real_dtype(dtype)
-    layout = _layout(rng, clients, clusters, samples, dim, byzantine, shares, classes if task == "softmax" else 0)
+    drawn = clients, clusters, samples, dim, byzantine, shares, classes if task == "softmax" else 0
+    layout = _layout(rng, *drawn)
     if separation is not None:
+        for _ in range(REDRAWS):
+            if _smallest_distance(layout.centres) >= 1e-12:
+                break
+            layout = _layout(rng, *drawn)
         layout = layout._replace(centres=_separated(layout.centres, separation, dim))
     total = int(layout.sizes.sum())
     features = rng.standard_normal((total, dim), dtype=np.float32 if kind == np.float32 else np.float64)
@@ -203,9 +210,13 @@ def _unit_weights(count: int, dim: int, classes: int, rng: Generator) -> Floats:
     return unit
 
 
+def _smallest_distance(centres: Floats) -> float:
+    return Truth(centres, np.zeros(0, dtype=np.int64)).separation
+
+
 def _separated(centres: Floats, separation: float, dim: int) -> Floats:
     """The centres, rescaled around their mean so that the smallest distance between two of them is `separation`."""
-    smallest = Truth(centres, np.zeros(0, dtype=np.int64)).separation
+    smallest = _smallest_distance(centres)
     if smallest < 1e-12:
         raise ValueError(
             f"separation must be left out where two of the centres drawn are equal (dim = {dim}), got {separation}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -26,6 +25,7 @@ from coterie._src.experiments.outcome import Row, TrialResult
 from coterie._src.experiments.progress import trial_notes
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache
 from coterie._src.experiments.trial import run_trial
+from coterie._src.sharding.ray_store import ray_cluster
 
 POLL_SECONDS = 0.1
 Stop = Callable[[], bool]
@@ -191,22 +191,10 @@ def _work(job: Job) -> TrialResult:
 
 def ray_engine(address: str | None = None) -> Engine:
     """An engine with tasks on a Ray cluster: that at `address`, or one that is started here (`coterie[ray]`)."""
-    try:
-        import ray
-    except ImportError:
-        raise ValueError("engine: ray needs Ray (pip install 'coterie[ray]')") from None
 
     def run(jobs: Sequence[Job], callback: Callback, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning about unused GPUs
-        own = not ray.is_initialized()
-        if own:
-            try:
-                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise ValueError(f"ray_address: {address}: {str(error).splitlines()[0]}") from None
-        remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
-        try:
+        with ray_cluster(address, "engine") as ray:
+            remote: Any = ray.remote(num_cpus=1, max_retries=3)(run_trial)
             indices = {remote.remote(job.config, job.trial, job.record): i for i, job in enumerate(jobs)}
             while indices and not stop():
                 ended, _ = ray.wait(list(indices), timeout=POLL_SECONDS)
@@ -216,8 +204,5 @@ def ray_engine(address: str | None = None) -> Engine:
                     yield indices.pop(reference), result
             for reference in indices:
                 ray.cancel(reference, force=True)
-        finally:
-            if own:
-                ray.shutdown()
 
     return run

@@ -258,7 +258,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=6,
+            numerics=7,
         ),
         Method(
             "brifca-median",
@@ -307,7 +307,7 @@ METHODS: Registry[Method] = Registry(
             colour="#b8600b",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "brifca-no-regret",
@@ -316,7 +316,7 @@ METHODS: Registry[Method] = Registry(
             colour="#5d6b13",
             in_arena=EVERYWHERE,
             takes_bound=True,
-            numerics=3,
+            numerics=4,
         ),
         Method(
             "ifca",

@@ -21,8 +21,8 @@ from coterie._src.data import Clients, Encoding, rescaled, without_names
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import OWN
 from coterie._src.experiments.personal import PersonalModel, personal_model
-from coterie._src.experiments.problems import ClientTables, Images
-from coterie._src.experiments.problems.images import on_device
+from coterie._src.experiments.problems import ClientTables, Images, Networks, OwnNetwork
+from coterie._src.experiments.problems.networks import on_device
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
 from coterie._src.membership import Membership, cluster_of
@@ -224,7 +224,7 @@ class Models:
 
     def module(self, cluster: int) -> Any:
         """The `torch.nn.Module` of a cluster."""
-        if not isinstance(self.config.problem, Images):
+        if not isinstance(self.config.problem, Networks):
             raise ValueError(f"module: {self.config.problem.kind} has no network; see centres")
         task = self._task(np.zeros((1, self._columns)), None)
         task.model.load_state_dict(task.state(like(self.centres[cluster], task.clients.features)))
@@ -234,6 +234,8 @@ class Models:
     def _columns(self) -> int:
         """The number of features of a sample, computed from the dimension of a centre."""
         problem, dim = self.config.problem, int(self.centres.shape[1])
+        if isinstance(problem, OwnNetwork):
+            return problem.width
         if isinstance(problem, Images):
             if not problem.hidden:
                 return dim // problem.classes - 1
@@ -255,9 +257,10 @@ class Models:
         features = features.astype(problem.dtype)
         if features.shape[1] != self._columns:
             raise ValueError(f"x: must have {self._columns} features for each sample, got {features.shape[1]}")
-        network = isinstance(problem, Images)
+        network = isinstance(problem, Networks)
+        kind = np.int64 if isinstance(problem, Networks) and problem.has_classes else np.dtype(problem.dtype)
         targets = np.zeros(len(features)) if y is None else as_numpy(y)
-        clients = Clients(features, targets.astype(np.int64 if network else problem.dtype), np.array([len(features)]))
+        clients = Clients(features, targets.astype(kind), np.array([len(features)]))
         if network:
             return problem.build_task(on_device(clients, "cpu"))
         if (name := problem.loss_of()) is not None:

@@ -48,7 +48,7 @@ class Start:
     @property
     def for_servers(self) -> bool:
         """Whether the server of a real federation can use it."""
-        return not self.needs_truth and not self.for_modules
+        return not self.needs_truth
 
     def asking(
         self,

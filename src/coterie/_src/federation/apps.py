@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, State
-from coterie._src.attacks import Attack
-from coterie._src.data import Clients, hold_out
+from coterie._src.arrays import as_numpy, like
+from coterie._src.data import Clients
 from coterie._src.experiments.callbacks import NOTHING, Callback, Callbacks, RunInfo, flattened, start_and_end
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS, OWN
 from coterie._src.experiments.outcome import MethodResult, TrialResult
-from coterie._src.experiments.problems import ClientTables, Folder
+from coterie._src.experiments.problems import ClientTables, Folder, Networks, OwnNetwork
+from coterie._src.experiments.problems.networks import on_device
 from coterie._src.experiments.recorder import reply_columns
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.setup import setting_of
-from coterie._src.experiments.starts import first_centres, is_file
-from coterie._src.experiments.toml import as_toml, read_config
+from coterie._src.experiments.starts import STARTS, first_centres, is_file
+from coterie._src.experiments.toml import read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import Evaluation, evaluate_sites
+from coterie._src.federation.flower import log
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import identity_of
+from coterie._src.federation.installed import (
+    METHOD,
+    OWN_DATA,
+    column_names,
+    config_of_run,
+    ready_made_attack,
+    ready_made_site,
+    rehearsal,
+)
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
-from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
 from coterie._src.federation.strategy import END_SECONDS, ClusteredStrategy
 from coterie._src.metrics import Metrics
@@ -50,6 +58,9 @@ from coterie._src.simulation import stream
 from coterie._src.tasks import LinearModel, Task
 from coterie._src.tracking import tracker
 
+if TYPE_CHECKING:
+    from coterie._src.tasks.torch_module import NetworkTask
+
 FOR_ALL = "for-all"
 """The folder, in that of a run, with the state of the run that learns one model for all sites."""
 
@@ -57,7 +68,7 @@ FOR_ALL = "for-all"
 class RunSettings(NamedTuple):
     """What a run may set (`flwr run --run-config "deadline=10.0 min_clients=6"`), with the defaults."""
 
-    method: str = "coterie"
+    method: str = METHOD
     max_clients: int = 100
     min_clients: int = 2
     patience: float = 600.0
@@ -67,6 +78,8 @@ class RunSettings(NamedTuple):
     for_all: bool = False
     min_replies: int = 0  # 0: by `protection`
     track: str = ""  # NAME:TARGET of trackers, quoted and separated as in a shell
+    engine: str = "local"
+    ray_address: str = ""
 
 
 def read_settings(run_config: Mapping[str, Any]) -> RunSettings:
@@ -87,7 +100,8 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     ----------
     config_file
         A TOML file as `coterie config` prints it. With problem.kind = "folder" every site reads the file that its node
-        configuration names (`data="…"`), of it the `problem.columns`. Where these are not named, the run says how many
+        configuration names (`data="…"`), of it the `problem.columns`; with "network" likewise, and every site has what
+        `problem.module` names installed. Where these are not named, the run says how many
         `features` there are (an intercept counts), and all sites must have them in the same order. With a synthetic
         problem, a rehearsal, a site is the client that its node configuration names (`partition-id=3`), and the
         Byzantine clients attack. Every site holds out the fraction `problem.holdout` of its rows, the same ones each
@@ -108,10 +122,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
     >>> server, client = apps("config.toml")  # doctest: +SKIP
     """
     config = read_config(config_file)
-    if not config.problem.has_parameters:
-        raise ValueError(
-            "problem.kind: a federation of images needs an app of its own (see coterie.federation.client_app)"
-        )
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
     app = ServerApp()
@@ -121,9 +131,9 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         run_server(config, read_settings(context.run_config), grid)
 
     return app, client_app(
-        lambda context: _site(config, context),
-        lambda context: _attack(config, context),
-        guarded=isinstance(config.problem, Folder),
+        lambda context: ready_made_site(config, context),
+        lambda context: ready_made_attack(config, context),
+        guarded=isinstance(config.problem, OWN_DATA),
     )
 
 
@@ -154,9 +164,11 @@ def _serve_locked(
 ) -> TrialResult:
     """Run a federation to its end, with its folder locked."""
     centres, metrics = _learn(config, settings, grid, features, folder, callback)
-    models = save({settings.method: centres}, _column_names(config) or None)
-    write_atomically(folder / "config.toml", _with_method(config, settings.method))
+    models = save({settings.method: centres}, column_names(config) or None)
+    write_atomically(folder / "config.toml", config_of_run(config, settings.method))
     write_atomically(folder / "centres.safetensors", models)
+    if isinstance(config.problem, Networks):
+        _write_networks(config, features, centres, folder)
     found = {settings.method: metrics}
     if getattr(config.problem, "holdout", 0.0):
         evaluation = _evaluate(config, settings, grid, features, centres)
@@ -169,6 +181,15 @@ def _serve_locked(
     except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
         log(WARNING, "%s: not written (%s)", folder / PAGE, error)
     return TrialResult(0, {name: MethodResult(known, [], [], centres) for name, known in found.items()})
+
+
+def _write_networks(config: Config, features: int, centres: NDArray[Any], folder: Path) -> None:
+    """Write the network of every cluster as a file for its own `load_state_dict`."""
+    task = cast("NetworkTask", _example_task(config, features))
+    for cluster, centre in enumerate(centres):
+        state = task.state(like(centre, task.clients.features))
+        content = save({name: np.ascontiguousarray(as_numpy(value)) for name, value in state.items()})
+        write_atomically(folder / f"cluster-{cluster}.safetensors", content)
 
 
 def _summary(evaluation: Evaluation, model: str) -> Metrics:
@@ -227,8 +248,10 @@ def _learn(
         folder=folder,
         seed=config.run.seed,
         max_suspects=needed.allowed if config.algorithm.strict else None,
-        identity=_identity(config, settings.method, features),
+        identity=identity_of(config, settings.method, features),
         on_round=on_round,
+        engine=settings.engine,
+        ray_address=settings.ray_address or None,
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
     assert result.arrays is not None
@@ -255,8 +278,9 @@ def _with_quorum(config: Config, quorum: int) -> Config:
 
 def _score(config: Config, features: int) -> Score:
     """What the table shows beside the loss."""
-    task = _example_task(config, features)
-    if isinstance(task, LinearModel) and not task.loss.square:
+    task, problem = _example_task(config, features), config.problem
+    classifies = isinstance(task, LinearModel) and not task.loss.square
+    if classifies or (isinstance(problem, Networks) and problem.has_classes):
         return "accuracy"
     return "loss" if task.clients.targets is None or config.problem.loss_of() is None else "r2"
 
@@ -267,20 +291,30 @@ def _algorithm_and_start(config: Config, settings: RunSettings, features: int) -
     task = _example_task(config, features)
     setting = setting_of(config, task, stream(seed, 0, "buckets"), clients=settings.max_clients)
     method = METHODS[settings.method]
-    algorithm, count = method.algorithm(setting), 1 if method.one_centre else config.problem.clusters
+    options, rng, clusters = config.algorithm, stream(seed, 0, "start"), config.problem.clusters
+    count, example = 1 if method.one_centre else clusters, np.zeros((clusters, task.dim), dtype)
+    if isinstance(config.problem, Networks):
+        example = as_numpy(config.problem.fresh(cast("NetworkTask", task), rng))
+        shared = config.problem.shared_size(cast("NetworkTask", task))
+        setting = replace(setting, origin=example[:1], shared=shared)
+    algorithm = method.algorithm(setting)
     if config.asks_for_start:
         if isinstance(algorithm, ClusteredDescent) and algorithm.init is None and not method.one_centre:
             algorithm = replace(algorithm, init=setting.robust_start())
-        return algorithm, np.zeros((count, task.dim), dtype)
-    options, rng, clusters = config.algorithm, stream(seed, 0, "start"), config.problem.clusters
+        return algorithm, example[:count]
+    if not is_file(options.init) and STARTS[options.init].for_modules:
+        return algorithm, example[:count]
     start = first_centres(options.init, clusters, task.dim, None, options.warm, dtype, rng)
     return algorithm, start[:count]
 
 
 def _example_task(config: Config, features: int) -> Task:
     """The task on one sample of zeros."""
-    dtype = config.problem.dtype
-    return config.problem.build_task(Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1])))
+    problem, dtype = config.problem, np.dtype(config.problem.dtype)
+    if isinstance(problem, Networks):
+        targets = np.zeros(1, np.int64 if problem.has_classes else dtype)
+        return problem.build_task(on_device(Clients(np.zeros((1, features), dtype), targets, np.array([1])), "cpu"))
+    return problem.build_task(Clients(np.zeros((1, features), dtype), np.zeros(1, dtype), np.array([1])))
 
 
 def _count_features(config: Config, features_of_run: int) -> int:
@@ -290,70 +324,8 @@ def _count_features(config: Config, features_of_run: int) -> int:
         return len(problem.columns) + problem.adds_intercept if problem.columns else features_of_run
     if isinstance(problem, ClientTables):  # a table that is known by name
         return len(problem.weight_names())
+    if isinstance(problem, OwnNetwork):
+        return problem.width
+    if isinstance(problem, Networks):
+        return int(rehearsal(config.model_dump_json()).clients.dim)
     return int(getattr(problem, "dim", 0))
-
-
-def _identity(config: Config, method: str, features: int) -> str:
-    """A hash of what is learnt; it does not depend on rounds, deadlines or the number of clients."""
-    learnt = config.problem.model_dump(mode="json", exclude={"path"}), method, features, config.run.seed
-    return hashlib.sha256(json.dumps(learnt, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _column_names(config: Config) -> dict[str, str]:
-    """The names of the weights of a centre, where the columns have names."""
-    problem = config.problem
-    if isinstance(problem, ClientTables) and not isinstance(problem, Folder):
-        return {"columns": json.dumps(problem.weight_names())}
-    if not isinstance(problem, Folder) or not problem.columns:
-        return {}
-    return {"columns": json.dumps([*problem.columns, *(["intercept"] if problem.adds_intercept else [])])}
-
-
-@lru_cache(maxsize=1)
-def _rehearsal(config_json: str) -> Any:
-    config = Config.model_validate_json(config_json)
-    return config.problem.draw(stream(config.run.seed, 0, "data"))
-
-
-def _site(config: Config, context: Context) -> Site:
-    """The data of this node: the rows to learn from, and those held out, which are the same whenever they are read."""
-    problem, fraction = config.problem, getattr(config.problem, "holdout", 0.0)
-    if isinstance(problem, Folder):
-        if "data" not in context.node_config:
-            raise ValueError("node configuration: data must name this site's file")
-        rows = problem.site_clients(str(context.node_config["data"]))
-        clients, held_out = hold_out(rows, fraction, stream(config.run.seed, 0, "data"))
-        tested = None if held_out is None else held_out.clients
-    else:
-        number, drawn = _partition(context), _rehearsal(config.model_dump_json())
-        clients, tested = drawn.clients.take([number]), None
-        if drawn.held_out is not None and number in drawn.held_out.owners:
-            tested = drawn.held_out.clients.take(np.flatnonzero(drawn.held_out.owners == number))
-    models, method = context.node_config.get("models"), read_settings(context.run_config).method
-    return Site(
-        problem.build_task(clients),
-        tested,
-        None if models is None else Path(str(models)),
-        method,
-        {"config.toml": _with_method(config, method)},
-        _column_names(config),
-    )
-
-
-def _with_method(config: Config, method: str) -> bytes:
-    """The file of the configuration, with the method that was run."""
-    return as_toml(config.model_copy(update={"run": config.run.model_copy(update={"methods": [method]})})).encode()
-
-
-def _partition(context: Context) -> int:
-    if "partition-id" not in context.node_config:
-        raise ValueError("node configuration: partition-id must say which client of the rehearsal this is")
-    return int(context.node_config["partition-id"])
-
-
-def _attack(config: Config, context: Context) -> Attack | None:
-    """In a rehearsal the attack of a Byzantine client, each on its own."""
-    if isinstance(config.problem, Folder):
-        return None
-    drawn = _rehearsal(config.model_dump_json())
-    return config.attack.attack() if drawn.is_byzantine[_partition(context)] else None

@@ -13,8 +13,8 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.federation.server_folder import names_of_nodes
-from coterie._src.intake import Verdict
+from coterie._src.federation.server_folder import names_of_nodes, server_of
+from coterie._src.intake import Kept, Verdict
 
 if TYPE_CHECKING:
     from coterie._src.federation.network import FlowerNetwork
@@ -130,7 +130,7 @@ def site_names(folder: Path) -> dict[str, str]:
 
     A file that cannot be read is left out.
     """
-    return {str(node): site for node, (site, _) in names_of_nodes(folder.resolve().parent).items()}
+    return {str(node): site for node, (site, _) in names_of_nodes(server_of(folder)).items()}
 
 
 def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]:
@@ -182,7 +182,8 @@ def distances(info: RoundInfo, network: FlowerNetwork) -> Floats:
     found = np.full(len(info.labels), np.nan)
     for j in np.unique(info.labels[info.labels >= 0]).tolist():
         members = np.flatnonzero(info.labels == j)
-        updates = [network.received[client].answer.update for client in members.tolist()]
+        received = [network.received[client].answer.update for client in members.tolist()]
+        updates = [update.load() if isinstance(update, Kept) else update for update in received]
         stride = max(1, len(updates[0]) // MAX_COORDINATES)
         rows = np.stack([update[::stride] for update in updates])
         away = np.linalg.norm(rows.astype(np.float64) - np.asarray(median(rows), dtype=np.float64), axis=1)

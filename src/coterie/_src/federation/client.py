@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 
 from coterie._src.arrays import as_numpy, like
 from coterie._src.attacks import Attack
+from coterie._src.federation.flower import log
 from coterie._src.federation.guard import Guard, Reply, answer_reply, private_answer, report_reply
 from coterie._src.federation.messages import OWN_CHOICE, SITE_ERROR, Answer, Question, read_question, refusal_record
 from coterie._src.federation.site import Site, evaluated_site, write_models

@@ -16,19 +16,21 @@ from string import Template
 
 from coterie import __version__
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.problems import Folder, OwnNetwork
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
 from coterie._src.federation.certificates import CertificateAuthority, node_key, read_public_key, write_secret
+from coterie._src.federation.installed import CONFIG, POLICY, config_of_run
 from coterie._src.federation.protection import protection
 from coterie._src.federation.server_folder import NODES, SETTINGS, SITE_NAME, ServerSettings, settings_toml
 from coterie._src.federation.site_policy import policy_as_toml
 from coterie._src.init.conditioning import MAX_NUMBERS
 
-CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 10, 100
+CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 40, 100
 """What nginx lets through from one address, for each site, as all sites may be behind one: connections at a time,
-requests a second, and requests at once. A site asks for messages every few seconds, and replies in ten requests."""
+requests a second, and requests at once. A site looks for questions at most 20 times a second, and takes one and replies
+in 15 requests."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 APP_FILES = ("app/pyproject.toml", "app/federation_app/__init__.py", "app/federation_app/apps.py")
 PROXY_FILES = (
@@ -143,13 +145,13 @@ def write_deployment(
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))
     for client, name in enumerate(sites):
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
+        _write(place / name / CONFIG, config_of_run(config, method).decode())  # the app of a site reads this one
         if samples:
             named = {**values, "site": name, "site_lower": name.lower()}
             for one in SITE_FILES:
                 _write(place / name / one, fill(f"site/{one}", named, flags))
             _write(place / name / "Dockerfile", fill("Dockerfile", named, flags))
-            _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
-            _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own
+            _write(place / name / POLICY, policy_as_toml(config.algorithm.rounds))
     if not insecure:
         authority = CertificateAuthority().write(place, host)
         for name in sites:
@@ -215,6 +217,9 @@ def _check(place: Path, config: Config, sites: Sequence[str], port: int) -> None
 def _describe_samples(config: Config) -> str:
     """What the file of a site must hold; empty for a rehearsal, where the sites' data are synthetic."""
     problem = config.problem
+    if isinstance(problem, OwnNetwork):
+        shape = ", ".join(map(str, ("n", *problem.shape)))
+        return f".npz with the arrays {problem.samples} ({shape}) and {problem.target} (n,)"
     if not isinstance(problem, Folder):
         return ""
     target = [] if problem.task == "mean" else [problem.target]

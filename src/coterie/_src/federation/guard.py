@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -12,11 +11,9 @@ from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
-from flwr.common.logger import log
 from numpy.random import Generator, default_rng
 
-from coterie._src.arrays import as_numpy
-from coterie._src.data import Clients
+from coterie._src.federation.flower import log
 from coterie._src.federation.messages import OWN_CHOICE, SITE_ERROR, Answer, Question, refusal_record
 from coterie._src.federation.privacy import released
 from coterie._src.federation.site import Site
@@ -106,20 +103,7 @@ class Guard:
 def facts_of(site: Site) -> SiteFacts:
     """Return what the rules need to know about a site's data."""
     clients = site.task.clients
-    held_out = () if site.held_out is None else (site.held_out,)
-    return SiteFacts(int(clients.sizes[0]), _fingerprint(clients, *held_out), site.task.dim)
-
-
-def _fingerprint(*tables: Clients) -> str:
-    """A hash of all values."""
-    found = hashlib.blake2b(digest_size=16)
-    for clients in tables:
-        for values in (clients.features, clients.targets):
-            if values is not None:
-                row = np.ascontiguousarray(as_numpy(values))
-                found.update(f"{row.dtype}{row.shape}".encode())
-                found.update(row.data)
-    return found.hexdigest()
+    return SiteFacts(int(clients.sizes[0]), site.fingerprint, site.task.dim)
 
 
 def private_answer(

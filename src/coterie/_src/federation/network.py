@@ -6,25 +6,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
 from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
+from coterie._src.federation.flower import ErrorCode, log
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
 from coterie._src.federation.server_folder import Participants
 from coterie._src.federation.site_reports import EVALUATE, Request, read_report
-from coterie._src.intake import Replies
+from coterie._src.intake import Replies, UpdateStore
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """Pause between two looks for replies: after a reply, and at most. Flower's own loop looks every 3 s."""
@@ -72,6 +72,8 @@ class FlowerNetwork:
         Called with the number of answers and the number of clients asked, before the first reply and after each.
     participants
         Which nodes are asked, and their names; None: all.
+    store
+        Keeps the updates of a round as they arrive; None: they are in memory.
 
     Attributes
     ----------
@@ -88,7 +90,9 @@ class FlowerNetwork:
         deadline: float = 60.0,
         on_reply: Callable[[int, int], None] = lambda received, asked: None,
         participants: Participants | None = None,
+        store: UpdateStore | None = None,
     ) -> None:
+        self.store = store
         self.grid, self.clients, self.deadline, self.on_reply = grid, clients, deadline, on_reply
         self.participants = Participants() if participants is None else participants
         self.received: dict[int, Received] = {}
@@ -122,7 +126,11 @@ class FlowerNetwork:
         if labels is not None:
             whom &= set(np.flatnonzero(labels >= 0).tolist())
         chosen = {client: OWN_CHOICE if labels is None else int(labels[client]) for client in whom}
-        replies = self._ask(Question("gradient", round, as_numpy(centres), part=part), chosen)
+        question = Question("gradient", round, as_numpy(centres), part=part)
+        if self.store is not None and round >= 0 and labels is None:  # not for a start, which needs them in memory
+            self.store.begin(question.centres)
+            return replace(self._ask(question, chosen, self.store), buffer=self.store)
+        replies = self._ask(question, chosen)
         if labels is not None:  # a second question of the same round must not overwrite the updates of the first
             return replies
         if self._update_memory is None:
@@ -193,10 +201,13 @@ class FlowerNetwork:
         """The nodes that are present and take part, with the numbers of their clients."""
         return self.clients.assign(self.participants.of(self.grid.get_node_ids()), self.participants.name)
 
-    def _ask(self, question: Question, chosen: Mapping[int, int] | None = None) -> Replies:
+    def _ask(
+        self, question: Question, chosen: Mapping[int, int] | None = None, store: UpdateStore | None = None
+    ) -> Replies:
         """Ask the nodes that are present and return their answers in the order of the clients.
 
-        chosen: per client that is asked the cluster to answer for; None: all clients, by their own choice.
+        chosen: per client that is asked the cluster to answer for; None: all clients, by their own choice. store: keeps
+        the updates.
         """
         numbers = self._numbers()
         asked = {client: node for node, client in numbers.items() if chosen is None or client in chosen}
@@ -205,7 +216,13 @@ class FlowerNetwork:
         records = {client: by_label[label] for client, label in labels.items()}
         self.received = self._exchange(
             Exchange(
-                records, asked, TYPE, str(question.round), read_answer, Answer(None, None, None), _max_bytes(question)
+                records,
+                asked,
+                TYPE,
+                str(question.round),
+                read_answer if store is None else partial(_read_and_keep, store),
+                Answer(None, None, None),
+                _max_bytes(question),
             )
         )
         self._log_declined(question)
@@ -291,6 +308,12 @@ class FlowerNetwork:
             time.sleep(pause)
         self._mailbox.forget(waiting)
         return lost
+
+
+def _read_and_keep(store: UpdateStore, reply: Message) -> tuple[Answer, str]:
+    """As `read_answer`, with the update in the store."""
+    answer, fault = read_answer(reply)
+    return (answer if answer.update is None else answer._replace(update=store.keep(answer.update))), fault
 
 
 def _choosing(asked: Ints | None) -> dict[int, int] | None:

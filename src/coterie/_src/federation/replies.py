@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid
 
+from coterie._src.federation.flower import http_grid
 from coterie._src.federation.http_replies import HttpReplies, Pulled
 
 
@@ -17,7 +17,8 @@ class Mailbox:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._over_http = HttpReplies(grid) if isinstance(grid, HttpGrid) else None
+        over_http = http_grid(grid)
+        self._over_http = None if over_http is None else HttpReplies(over_http)
 
     def push(self, messages: Mapping[int, Message]) -> dict[str, int]:
         """Send messages {key: message} and return {message id: key} of those that Flower accepted."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,18 @@ class Site:
     method: str = "federation"
     files: Mapping[str, bytes] | None = None
     names: Mapping[str, str] | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all values of the site's samples."""
+        found = hashlib.blake2b(digest_size=16)
+        for clients in (self.task.clients, *(() if self.held_out is None else (self.held_out,))):
+            for values in (clients.features, clients.targets):
+                if values is not None:
+                    row = np.ascontiguousarray(as_numpy(values))
+                    found.update(f"{row.dtype}{row.shape}".encode())
+                    found.update(row.data)
+        return found.hexdigest()
 
     def __post_init__(self) -> None:
         for rows, clients in (("its data", self.task.clients), ("its held-out rows", self.held_out)):

@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from flwr.app import Context, RecordDict
 
 from coterie._src.arrays import Floats, as_numpy
-from coterie._src.data import Clients, hold_out
+from coterie._src.data import Clients
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.problems import Folder
+from coterie._src.experiments.problems import Folder, Networks
 from coterie._src.federation.guard import facts_of
+from coterie._src.federation.installed import OWN_DATA, ready_made_site
 from coterie._src.federation.messages import KINDS, OWN_CHOICE, Question
 from coterie._src.federation.privacy import epsilon_of
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_policy import ALLOWED, REFUSALS, History, SitePolicy, judge
 from coterie._src.federation.site_reports import Request
-from coterie._src.simulation import stream
+from coterie._src.tasks import TASKS
 
 MEANING = {
     "gradient": "in which direction a model should change, and which model fits best",
@@ -29,6 +31,7 @@ MEANING = {
     "hessian": "the second moments of the columns, for classes weighted by a model",
     "report": "scores on the held-out samples",
 }
+CLASSIFYING = [task.name for task in TASKS if task.classifies]
 NUMBERS_OF_A_REPORT = "about 12"
 
 
@@ -71,15 +74,19 @@ def check_site(config: Config, policy: SitePolicy, file: str | Path) -> SiteChec
         and what the administrator should know.
     """
     problem = config.problem
-    if not isinstance(problem, Folder):
-        raise ValueError(f"problem.kind: a site has data of its own only with folder, got {problem.kind}")
-    clients, held_out = hold_out(problem.site_clients(str(file)), problem.holdout, stream(config.run.seed, 0, "data"))
-    site = Site(problem.build_task(clients), None if held_out is None else held_out.clients)
+    if not isinstance(problem, OWN_DATA):
+        raise ValueError(f"problem.kind: a site has data of its own only with folder or network, got {problem.kind}")
+    site = ready_made_site(config, Context(0, 0, {"data": str(file)}, RecordDict(), {}))
+    clients = site.task.clients
     samples, held = int(clients.sizes[0]), 0 if site.held_out is None else int(site.held_out.sizes[0])
-    columns = problem.columns or [f"column {i + 1}" for i in range(clients.features.shape[1] - problem.adds_intercept)]
+    columns = list[str]()
+    weights: tuple[str, ...] = (f"each of the {site.task.dim} parameters of the network",)
+    if isinstance(problem, Folder):
+        width = clients.features.shape[1] - problem.adds_intercept
+        columns = list(problem.columns) or [f"column {i + 1}" for i in range(width)]
+        weights = (*columns, *(["intercept"] if problem.adds_intercept else []))
     sent = [_sent(kind, config, policy, site) for kind in ALLOWED]
-    notes = list(_notes(config, policy, clients, list(columns), held))
-    return SiteCheck(samples, held, (*columns, *(["intercept"] if problem.adds_intercept else [])), sent, notes)
+    return SiteCheck(samples, held, weights, sent, list(_notes(config, policy, clients, columns, held)))
 
 
 def _sent(kind: str, config: Config, policy: SitePolicy, site: Site) -> Sent:
@@ -131,7 +138,7 @@ def _notes(config: Config, policy: SitePolicy, clients: Clients, columns: list[s
                 f"{name}: only {rare} samples differ from its usual value, so second moments and gradients of this "
                 "column tell about these alone; leave the column out, or join its values"
             )
-    if policy.noise is None and config.problem.loss_of() not in (None, "linear"):
+    if policy.noise is None and (isinstance(config.problem, Networks) or config.problem.loss_of() in CLASSIFYING):
         yield "noise: for this loss two answers at models that a malicious server chooses tell a row; only noise helps"
     if policy.noise is not None:
         epsilon = epsilon_of((2 * config.algorithm.rounds * (2.0 / policy.noise) ** 2) ** 0.5, policy.delta)

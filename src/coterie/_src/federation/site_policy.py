@@ -84,6 +84,12 @@ class SitePolicy(Section):
         None, gt=0, description="the ε at which the site stops answering; not set: ε is logged, and does not stop it"
     )
 
+    app: str | None = Field(
+        None,
+        description="the import path, package.module:name, of an app of this site's own that is installed here: a "
+        "function from the context to its task or Site, or a ClientApp; not set: the ready-made one of config.toml",
+    )
+
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> Self:
         if self.noise is not None and self.clip is None:

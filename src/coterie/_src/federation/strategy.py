@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from logging import INFO, WARNING
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
@@ -23,13 +24,16 @@ from coterie._src.diagnostics import excess, replies_left_out
 from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.flower import log
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import differences
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
-from coterie._src.federation.server_folder import Participants
-from coterie._src.intake import Verdict
+from coterie._src.federation.server_folder import Participants, server_of
+from coterie._src.intake import UpdateStore, Verdict
+from coterie._src.sharding.ray_store import RayStore, ray_cluster
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
 
@@ -72,6 +76,11 @@ class ClusteredStrategy(Strategy):
         Says what is learnt. A state that was saved with another identity is refused.
     on_round
         Called after every finished round.
+    engine
+        "ray" deals the columns of the replies to a Ray cluster as they arrive, and computes rules there, for updates
+        that do not fit into this machine's memory; "local": in this process. The centres have the same bits.
+    ray_address
+        Of the cluster; None: that which Ray finds, or one that is started here.
 
     Examples
     --------
@@ -101,6 +110,8 @@ class ClusteredStrategy(Strategy):
         max_suspects: int | None = None,
         identity: str = "",
         on_round: Callable[[State, RoundInfo], None] = lambda state, info: None,
+        engine: str = "local",
+        ray_address: str | None = None,
     ) -> None:
         if not 1 <= min_clients <= max_clients:
             raise ValueError(f"min_clients must be from 1 to max_clients ({max_clients}), got {min_clients}")
@@ -108,10 +119,15 @@ class ClusteredStrategy(Strategy):
             raise ValueError(f"min_replies must be from 0 to max_clients ({max_clients}), got {min_replies}")
         if not deadline > 0:
             raise ValueError(f"deadline must be positive, got {deadline}")
+        if engine not in ("local", "ray"):
+            raise ValueError(f"engine must be local or ray, got {engine}")
+        if engine == "ray":
+            _check_shards(algorithm)
         self.algorithm, self.max_clients, self.min_clients = algorithm, max_clients, min_clients
         self.patience, self.deadline, self.min_replies = patience, deadline, min_replies
         self.max_suspects = max_suspects
         self.seed, self.identity, self.on_round = seed, identity, on_round
+        self.engine, self.ray_address = engine, ray_address
         self.checkpoint = None if folder is None else Checkpoint(folder)
 
     def start(  # type: ignore[override]
@@ -141,17 +157,32 @@ class ClusteredStrategy(Strategy):
     def _start(self, grid: Grid, initial_arrays: ArrayRecord, folder: Path | None) -> Result:
         file = ProgressFile(folder, self.algorithm.rounds)
         try:
-            return self._run(grid, initial_arrays, file)
+            with self._store() as store:
+                return self._run(grid, initial_arrays, file, store)
         except Exception as error:
             file.update(file.progress._replace(error=printable(error, 500)))
             raise
 
-    def _run(self, grid: Grid, initial_arrays: ArrayRecord, file: ProgressFile) -> Result:
+    @contextmanager
+    def _store(self) -> Iterator[UpdateStore | None]:
+        """Where the updates of a round are kept; None: in memory."""
+        if self.engine == "local":
+            yield None
+            return
+        with TemporaryDirectory() as temporary, ray_cluster(self.ray_address, "engine") as ray:
+            folder = Path(temporary) if self.checkpoint is None else self.checkpoint.folder
+            store = RayStore(ray, folder / "replies", self.max_clients)
+            try:
+                yield store
+            finally:
+                store.end()
+
+    def _run(self, grid: Grid, initial_arrays: ArrayRecord, file: ProgressFile, store: UpdateStore | None) -> Result:
         """Run the algorithm to its end, with the folder locked."""
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        participants = Participants(None if self.checkpoint is None else self.checkpoint.folder.resolve().parent)
-        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants)
+        participants = Participants(None if self.checkpoint is None else server_of(self.checkpoint.folder))
+        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants, store)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
         if saved is not None:
@@ -204,9 +235,10 @@ class ClusteredStrategy(Strategy):
 
     def _load(self) -> Saved | None:
         saved = None if self.checkpoint is None else self.checkpoint.load()
-        if self.checkpoint is not None and saved is not None and saved.identity not in ("", self.identity):
+        if self.checkpoint is not None and saved is not None and (names := differences(saved.identity, self.identity)):
             raise ValueError(
-                f"{self.checkpoint.folder}: holds the rounds of another configuration; move it away to begin anew"
+                f"{self.checkpoint.folder}: holds the rounds of another configuration ({', '.join(names)} differs); "
+                "move it away to begin anew"
             )
         return saved
 
@@ -285,6 +317,17 @@ class ClusteredStrategy(Strategy):
 
     def summary(self) -> None:
         log(INFO, "%s, at most %s clients, %s s for an answer", self.algorithm, self.max_clients, self.deadline)
+
+
+def _check_shards(algorithm: Algorithm) -> None:
+    """Raise a ValueError for an algorithm that needs whole updates in memory."""
+    if not isinstance(algorithm, ClusteredDescent):
+        raise ValueError(f"engine: ray is for Algorithm 1, not for {type(algorithm).__name__}")
+    rule = algorithm.server.aggregate
+    if not rule.takes_shards:
+        raise ValueError(f"engine: ray needs a rule that aggregates by columns, not {rule}")
+    if algorithm.conditioned != "no" or algorithm.precision > 0 or algorithm.server.shared:
+        raise ValueError("engine: ray works without Hessians, the stopping rule `precision` and shared coordinates")
 
 
 def _ask_again(state: State, network: FlowerNetwork) -> State:

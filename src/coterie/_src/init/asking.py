@@ -39,7 +39,7 @@ BATCH = 6
 POLISHES = 3
 """Newton steps before two numbers of clusters are compared for the last time."""
 STRAY_CLIENTS = 2
-"""The number of honest clients that may choose the centre of Byzantine clients by chance."""
+"""The number of honest clients that may choose the centre of Byzantine clients by chance, of 20 clients or more."""
 HALF = (0, 1)
 """The `part` for one round: one half of the samples to compute centres from, the other to evaluate them on."""
 WIDE = 10_000
@@ -132,7 +132,7 @@ class RobustStart:
         lowest = ranking[0]
         agreement = agreement_of(judged[lowest].labels, judged[ranking[1]].labels) if len(ranking) > 1 else 1.0
         best, smallest = candidates[lowest], judged[lowest].sizes.min()
-        if clusters > 1 and byzantine and smallest <= _small(byzantine):
+        if clusters > 1 and byzantine and smallest <= _small(byzantine, network.count):
             others = self._candidates(points, clusters, byzantine, rng, reconsider=False)
             losses = _losses(_candidate_losses(network, [best, *others], example))
             other = _lowest(losses[:, 1:], byzantine)
@@ -295,7 +295,7 @@ class RobustStart:
 
         Centres that no more clients choose than may be Byzantine are dropped.
         """
-        rule, small, first = SpectralFilter(byzantine), _small(byzantine), candidate
+        rule, small, first = SpectralFilter(byzantine), _small(byzantine, network.count), candidate
         for _ in range(POLISHES):
             clusters = candidate.count
             centres, labels = like(candidate.centres, example), candidate.labels
@@ -317,9 +317,12 @@ class RobustStart:
         return [candidate, first][_lowest_in_pairs(_losses([candidate, first]), byzantine)]
 
 
-def _small(byzantine: int) -> int:
-    """The number of clients of a cluster that may consist of Byzantine clients and a few that choose it by chance."""
-    return byzantine + STRAY_CLIENTS if byzantine else 0
+def _small(byzantine: int, clients: int) -> int:
+    """The number of clients of a cluster that may consist of Byzantine clients and a few that choose it by chance.
+
+    One in ten clients may choose it by chance, and at most `STRAY_CLIENTS`.
+    """
+    return byzantine + min(STRAY_CLIENTS, clients // 10) if byzantine else 0
 
 
 def _allowed(judged: Sequence[CandidateLosses], byzantine: int) -> list[CandidateLosses]:
@@ -327,7 +330,7 @@ def _allowed(judged: Sequence[CandidateLosses], byzantine: int) -> list[Candidat
 
     For a number without such a candidate, larger ones without their too small clusters are considered.
     """
-    small = _small(byzantine)
+    small = _small(byzantine, len(judged[0].labels))
     fewer = [one.without(one.sizes <= small) for one in judged if (one.sizes > small).any()]
     allowed = [one for one in judged if one.count == 1 or one.sizes.min() > small]
     known = {one.count for one in allowed}

@@ -17,7 +17,7 @@ from coterie._src.experiments.config import Config
 from coterie._src.experiments.continuation import read_run
 from coterie._src.experiments.methods import METHODS, OWN
 from coterie._src.experiments.models import Models, load
-from coterie._src.experiments.problems import Images
+from coterie._src.experiments.problems import Networks
 from coterie._src.experiments.run_folder import COLUMNS
 from coterie._src.experiments.toml import read_config
 
@@ -38,7 +38,7 @@ def has_model(folder: Path) -> bool:
     if not (folder / CENTRES).is_file():
         return False
     config = read_config(folder / "config.toml")
-    predicts = isinstance(config.problem, Images) or config.problem.loss_of() is not None
+    predicts = isinstance(config.problem, Networks) or config.problem.loss_of() is not None
     return predicts and _served_method(config) is not None
 
 
@@ -46,7 +46,7 @@ def save(folder: Path, path: Path, model: Any = None) -> None:
     """Write the models of the run in a folder as a model of MLflow; model: the `mlflow.models.Model` to add them to."""
     import mlflow.pyfunc
 
-    extra = "[torch]" if isinstance(read_config(folder / "config.toml").problem, Images) else ""
+    extra = "[torch]" if isinstance(read_config(folder / "config.toml").problem, Networks) else ""
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "run"
         for name in FILES:

@@ -10,6 +10,7 @@ from coterie._src.data.known_tables import KNOWN_TABLES
 from coterie._src.experiments.problems.base import Problem, Setup
 from coterie._src.experiments.problems.folder import ClientTables, Folder, KnownTables
 from coterie._src.experiments.problems.images import Images
+from coterie._src.experiments.problems.networks import Networks, OwnNetwork
 from coterie._src.experiments.problems.synthetic import GaussianMeans, MixedRegression, PoissonMeans, Synthetic
 from coterie._src.experiments.problems.tabular import Tabular
 from coterie._src.registry import Registry
@@ -23,6 +24,8 @@ __all__ = [
     "Images",
     "KnownTables",
     "MixedRegression",
+    "Networks",
+    "OwnNetwork",
     "PoissonMeans",
     "Problem",
     "ProblemRecord",
@@ -52,6 +55,7 @@ PROBLEMS: Registry[ProblemRecord] = Registry(
         ProblemRecord("rotated-digits", "images, rotated by another angle in every cluster", Images),
         ProblemRecord("permuted-digits", "images, with the classes permuted in every cluster", Images),
         ProblemRecord("folder", "your own data, one file per client or one file for all", Folder),
+        ProblemRecord("network", "your own samples, such as images, and a network", OwnNetwork),
         *(ProblemRecord(known.name, known.summary, KnownTables) for known in KNOWN_TABLES),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie._src.experiments.sweep import Grid, parse_grid
 from coterie._src.studies.arena import ATTACKS
+from coterie._src.studies.beyond.few_clients import few_clients
 from coterie._src.studies.figure1 import DIMENSIONS, SETTINGS
 
 UNEVEN: dict[str, dict[str, Any]] = {
@@ -84,7 +85,8 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
     tables, with and without Byzantine clients. tables_unknown: the same where k is estimated, and clusters that are
     harder to count. tables_attacked: some of them under every attack. dimension: one cluster in 20 to 5,000
     dimensions. tilt: adversaries that search, a bound that is too small, and clients of very different size.
-    unknown, tables_unknown and dimension have a fifth of the trials, tables_attacked, bound_auto and tilt a tenth.
+    few: 6 to 30 clients. few has two fifths of the trials, unknown, tables_unknown and dimension a fifth,
+    tables_attacked, bound_auto and tilt a tenth.
 
     quick: d ≤ 100, k ≤ 5, and d ≤ 500 in the grid over dimensions.
     """
@@ -163,6 +165,7 @@ def grids(trials: int, quick: bool = False) -> dict[str, Grid]:
             ],
         ),
         "tilt": grid(max(2, trials // 10), {"dim": 20}, [*searched, too_small, sizes]),
+        "few": few_clients(max(2, 2 * trials // 5), quick),
         "dimension": parse_grid(
             {
                 "problem": one_cluster,

@@ -11,6 +11,7 @@ from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.summary import share
 from coterie._src.studies.arena import ATTACKS, attack_name, number
 from coterie._src.studies.beyond.dimension import dimension_table
+from coterie._src.studies.beyond.few_clients import few_clients_report
 from coterie._src.studies.beyond.grids import ATTACKED_TABLES, UNEVEN, UNKNOWN_TABLES
 from coterie._src.studies.markdown import mean_of, or_infinite, table
 from coterie._src.studies.study import Rows
@@ -32,6 +33,7 @@ def beyond_report(found: Rows) -> str:
         "tables_unknown": _tables_unknown,
         "tables_attacked": _tables_attacked,
         "tilt": _tilt,
+        "few": few_clients_report,
         "dimension": dimension_table,
     }
     lines = []
