@@ -20,7 +20,11 @@ from coterie._src.kernels.replies import well_formed
 
 
 class Verdict(IntEnum):
-    """The result of the checks on a client's reply in a round. SILENT: no reply arrived."""
+    """The result of the checks on a client's reply in a round.
+
+    SILENT: no reply arrived. INCONSISTENT: it is well-formed, but contradicts the client's first update, which is used
+    instead (`algorithms.consistency`).
+    """
 
     ACCEPTED = 0
     SILENT = 1
@@ -31,6 +35,7 @@ class Verdict(IntEnum):
     WRONG_TYPE = 6
     WRONG_SHAPE = 7
     NOT_FINITE = 8
+    INCONSISTENT = 9
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from numpy.random import Generator
 
+from coterie._src.algorithms.consistency import FirstUpdates
 from coterie._src.arrays import Array, Floats, Ints
 from coterie._src.init.conditioning import Conditioning, NewtonSteps
 from coterie._src.network import Network
@@ -27,6 +28,7 @@ class State(NamedTuple):
     conditioning: Conditioning | None = None  # the coordinates and Hessians; None: not asked, or to be asked again
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
     moves: Floats | None = None  # (k,), the moves of the last round
+    first: FirstUpdates | None = None  # of the clients, in the present coordinates; None: none yet, or not used
     start_agreement: float = math.nan  # the share of the clients on which the start's candidates agree
     distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors
 

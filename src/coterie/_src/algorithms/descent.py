@@ -10,12 +10,13 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie._src.algorithms.base import RoundInfo, State
+from coterie._src.algorithms.consistency import FirstUpdates, held_to_first
 from coterie._src.algorithms.convergence import PATIENCE, progress
 from coterie._src.algorithms.newton import SHARE, newton_step
-from coterie._src.arrays import Array, Floats, Ints
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like
 from coterie._src.init.asking import RobustStart
-from coterie._src.init.conditioning import LONGEST, Conditioned, ask_conditioning, ask_sizes
-from coterie._src.intake import Accepted, admit
+from coterie._src.init.conditioning import LONGEST, Conditioned, Conditioning, ask_conditioning, ask_sizes
+from coterie._src.intake import Accepted, Verdict, admit
 from coterie._src.network import Network
 from coterie._src.server import Server, Step, take_step
 from coterie._src.step_sizes import ask_curvatures, automatic_steps
@@ -99,7 +100,8 @@ class ClusteredDescent:
         """The state with coordinates; with curvatures where no Hessian can be used. After a restart, for example."""
         sizes = ask_sizes(network)
         found = ask_conditioning(network, 0 * state.centres[:1, :], None, sizes, self.max_byzantine)
-        return state._replace(conditioning=found, curvatures=ask_curvatures(network) if found is None else None)
+        curvatures = ask_curvatures(network) if found is None else None
+        return state._replace(conditioning=found, curvatures=curvatures, first=None)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
         """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
@@ -110,6 +112,8 @@ class ClusteredDescent:
         if self.conditioned == "varying" and state.round and due:
             conditioning = conditioning.at(network, state.centres, accepted.by_client(accepted.labels, 0))
             state = state._replace(conditioning=conditioning, newton=None)
+        elif self.conditioned == "constant" and not self.resample:
+            state, accepted = _consistent(state, conditioning, accepted)
         step_size = SHARE if self.step_size is None else self.step_size
         longest = LONGEST if self.conditioned == "varying" else math.inf
         step, newton, rows = newton_step(self.server, state, accepted, step_size, longest)
@@ -175,6 +179,26 @@ class ClusteredDescent:
             # a round without a reply says nothing about convergence
             converged=len(accepted.clients) > 0 and (at_rest or precise or oscillates),
         )
+
+
+def _consistent(state: State, conditioning: Conditioning, accepted: Accepted) -> tuple[State, Accepted]:
+    """The replies, and for clients whose reply contradicts their first one what follows from that; see `consistency`.
+
+    The state has the first updates of the clients that sent one for the first time.
+    """
+    coordinates, clients, labels = conditioning.coordinates, accepted.clients, accepted.labels
+    points, updates = coordinates.points(as_numpy(state.centres)), coordinates.updates(as_numpy(accepted.updates))
+    first = state.first or FirstUpdates.none(len(accepted.verdicts), coordinates.dim)
+    first = first.after(clients, points[labels], updates)
+    state = state._replace(first=first)
+    counted, held = held_to_first(conditioning, first, clients, labels, points, updates)
+    if not held.any():
+        return state, accepted
+    rows, verdicts = as_numpy(accepted.updates).copy(), accepted.verdicts.copy()
+    with np.errstate(over="ignore"):
+        rows[held] = coordinates.gradients(counted[held])
+    verdicts[clients[held]] = Verdict.INCONSISTENT
+    return state, accepted._replace(updates=like(rows, accepted.updates), verdicts=verdicts)
 
 
 def _collect(
