@@ -121,8 +121,9 @@ class RobustStart:
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
         number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
-        than one standard error. With models of the clients' losses there are also the candidates for one cluster more
-        without one of their centres, and the one with the `fewest_regrets` is used.
+        than one standard error. With models of the clients' losses, and nearly as many Byzantine clients as a cluster
+        may have members, there are also the candidates for one cluster more without one of their centres, and the one
+        with the `fewest_regrets` is used.
         """
         asked = self.ask(network, example, conditioning)
         clusters = self._count(network, example, rng, asked).count if self.clusters is None else self.clusters
@@ -136,7 +137,8 @@ class RobustStart:
         if clusters > 1 and byzantine and smallest <= _small(byzantine):
             others = self._candidates(points, clusters, byzantine, rng, reconsider=False)
             models = points[0].models
-            if models is None or self.conditioned == "varying":
+            many = 2 * byzantine * (clusters + 1) >= network.count  # nearly as many as a cluster may have members
+            if models is None or self.conditioned == "varying" or not many:
                 losses = _losses(_candidate_losses(network, [best, *others], example))
                 other = _lowest(losses[:, 1:], byzantine)
                 gain = losses[:, 0] - losses[:, 1 + other]
