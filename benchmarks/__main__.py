@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--json] [--against CHECKOUT]`: measure, and print a table or JSON."""
+"""`python -m benchmarks NAME [--json] [--against CHECKOUT] [--sizes M …]`: measure, and print a table or JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 BENCHMARKS = (
     "cpu", "simulation", "checkouts", "method", "start", "memory", "networks", "federation", "deployment", "gpu",
-    "grid", "watch",
+    "grid", "watch", "scale", "shards",
 )  # fmt: skip
 COMPARING = ("checkouts",)
 """Those that measure another checkout beside this one."""
+SIZED = ("scale",)
+"""Those that measure several numbers of clients."""
 
 
 def main() -> None:
@@ -20,11 +22,14 @@ def main() -> None:
     parser.add_argument("name", choices=BENCHMARKS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--against", type=Path, help=f"another checkout, for {', '.join(COMPARING)}")
+    parser.add_argument("--sizes", type=int, nargs="+", help=f"numbers of clients, for {', '.join(SIZED)}")
     arguments = parser.parse_args()
     comparing = arguments.name in COMPARING
     if comparing != (arguments.against is not None):
         parser.error(f"--against: {arguments.name} {'needs' if comparing else 'takes no'} other checkout")
-    options = (arguments.against.resolve(),) if comparing else ()
+    if arguments.sizes and arguments.name not in SIZED:
+        parser.error(f"--sizes: {arguments.name} takes no numbers of clients")
+    options = (arguments.against.resolve(),) if comparing else (arguments.sizes,) if arguments.sizes else ()
     machine, rows = importlib.import_module(f"benchmarks.{arguments.name}").run(*options)
     if arguments.json:
         print(json.dumps({"machine": machine, "rows": rows}))

@@ -27,6 +27,7 @@ from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.toml import toml_value
 from coterie._src.registry import Registry
+from coterie._src.sharding.rules import RULES
 from coterie._src.studies.registry import STUDIES
 from coterie._src.tasks import TASKS
 
@@ -37,6 +38,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "starts": STARTS,
     "problems": PROBLEMS,
     "tasks": TASKS,
+    "rules": RULES,
     "metrics": METRICS,
     "studies": STUDIES,
 }

@@ -15,9 +15,10 @@ import coterie
 
 STATIONS = (
     "arrays", "registry", "coordinates", "packed", "kernels", "data", "tasks", "client", "personal", "attacks",
-    "intake", "network", "aggregators", "projections", "optimisers", "server", "step_sizes", "init", "algorithms",
-    "diagnostics", "metrics", "membership", "suspicion", "theory", "evaluation", "simulation", "experiments", "batch",
-    "fitting", "estimators", "plot", "studies", "report", "tracking", "federation", "watch", "cli", "deprecated",
+    "intake", "network", "aggregators", "sharding", "projections", "optimisers", "server", "step_sizes", "init",
+    "algorithms", "diagnostics", "metrics", "membership", "suspicion", "theory", "evaluation", "simulation",
+    "experiments", "batch", "fitting", "estimators", "plot", "studies", "report", "tracking", "federation", "watch",
+    "cli", "deprecated",
 )  # fmt: skip
 PACKAGE = Path(coterie.__file__).parent / "_src"
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,66 @@ def test_wrong_input_is_named(rng: np.random.Generator, centres: Any, labels: An
     task = linear_regression(Clients(rng.standard_normal((30, 2)), rng.standard_normal(30), np.full(3, 10)))
     with pytest.raises(ValueError, match=message):
         personalise(task, centres, labels)
+
+
+RARE = 0.05
+
+
+def with_rare_levels(rng: np.random.Generator, rows: int, clients: int = 15) -> tuple[Clients, Clients]:
+    """Clients whose last columns but the intercept are levels that differ in held-out rows, and not in their own.
+
+    Of the four, a client has none at all of one, and always another; two always come together in its own rows.
+    """
+    total = rows + HELD_OUT
+    x = np.empty((clients, total, 8))
+    x[..., :3] = rng.standard_normal((clients, total, 3))
+    rare = rng.random((clients, total, 4)) < RARE
+    rare[:, :rows, 0] = rare[:, :rows, 1] = False
+    rare[:, :rows, 2] = rng.random((clients, rows)) < 0.3
+    rare[:, :rows, 3] = rare[:, :rows, 2]
+    x[..., 3:7] = rare
+    x[..., 4] = 1 - x[..., 4]
+    x[..., 7] = 1
+    y = x @ COEFFICIENTS + rng.standard_normal((clients, total))
+    parts = [(x[:, some], y[:, some]) for some in (slice(rows), slice(rows, None))]
+    train, test = (Clients(a.reshape(-1, 8), b.reshape(-1), np.full(clients, b.shape[1])) for a, b in parts)
+    return train, test
+
+
+COEFFICIENTS = np.array([1, -1, 0.5, 0.3, -0.3, 0.5, 0.2, 3])
+WRONG = {
+    "an unknown level": [0, 0, 0, 1, 0, 0, 0, 0],
+    "a level that all rows have": [0, 0, 0, 0, 1, 0, 0, -1],
+    "levels that come together": [0, 0, 0, 0, 0, 1, -1, 0],
+    "a known column": [0, 1, 0, 0, 0, 0, 0, 0],
+    "everywhere": [1, 1, 1, 1, 1, 1, 1, 1],
+}
+SIZES = (10.0, 1e3, 1e12, 1e200, np.nan)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+@pytest.mark.parametrize("where", WRONG)
+def test_whatever_the_centre_a_personal_model_is_about_as_good_as_the_own_one(
+    where: str, kind: str, dtype: Any, rng: np.random.Generator
+) -> None:
+    for rows in (2, 3, 10, 40):
+        train, test = with_rare_levels(rng, rows)
+        assert train.targets is not None
+        assert test.targets is not None
+        if kind == "logistic":
+            train, test = (replace(part, targets=(part.targets > 3).astype(float)) for part in (train, test))
+        build: Any = linear_regression if kind == "linear" else logistic_regression
+        task = build(replace(train, features=train.features.astype(dtype), targets=train.targets.astype(dtype)))
+        own = np.diag(build(test).losses(personalise(task).models.astype(np.float64))).mean()
+        for size in SIZES:
+            centre = np.where(WRONG[where], size * np.array(WRONG[where]), 0.0) + COEFFICIENTS
+            with np.errstate(over="ignore"):
+                found = personalise(task, centre.astype(dtype)[None], np.zeros(train.count, dtype=np.int64))
+            assert np.diag(build(test).losses(found.models.astype(np.float64))).mean() < 2.5 * own, (rows, size)
+
+
+def test_what_a_client_does_not_know_it_takes_from_a_good_centre(rng: np.random.Generator) -> None:
+    train, _ = with_rare_levels(rng, 40)
+    found = personalise(linear_regression(train), COEFFICIENTS[None], np.zeros(train.count, dtype=np.int64)).models
+    assert found[:, 3:5] == pytest.approx(np.tile(COEFFICIENTS[3:5], (train.count, 1)))

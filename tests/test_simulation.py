@@ -87,9 +87,13 @@ def test_a_round_asks_a_share_of_the_clients(attack: Attack) -> None:
     answered = np.zeros(40)
     for _, info in played[1:]:
         assert info is not None
-        asked = info.verdicts != Verdict.SILENT
-        assert asked.sum() == 12
-        assert (info.labels[~asked] == -1).all()
+        assert info.asked is not None
+        assert len(info.asked) == len(info.verdicts) == len(info.labels) == 12
+        whole = info.whole(40)
+        asked = whole.verdicts != Verdict.SILENT
+        assert np.flatnonzero(asked).tolist() == info.asked.tolist()
+        assert (whole.labels[~asked] == -1).all()
+        assert whole.labels[asked].tolist() == info.labels.tolist()
         answered += asked
     assert (answered > 0).all()
     assert matched_distance(played[-1].state.centres, drawn.truth.centres) < 0.2

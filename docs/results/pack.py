@@ -4,12 +4,15 @@
 
 Every number of every trial is kept, with the configuration, the method, the seed and the trial that it belongs to. The
 key of a row, a digest by which `coterie sweep --resume` finds what is done, does not compress and is left out: a packed
-file can be read (`coterie results`, `coterie plot`), but a sweep cannot be continued from it.
+file can be read (`coterie results`, `coterie plot`), but a sweep cannot be continued from it. Of the path of a folder
+of data, there and in grid.toml beside it, the last part stays.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
+import re
 import sqlite3
 import sys
 from contextlib import closing
@@ -30,13 +33,21 @@ def pack(file: Path) -> Path:
             DELETE FROM results;
             INSERT INTO results ({names}) SELECT {names} FROM kept ORDER BY rowid;
             DROP TABLE kept;
-            VACUUM;
             """
         )
-        content = bytearray(copy.serialize())
-    content[18:20] = b"\x01\x01"  # the header's journal mode: no write-ahead log, which a file in memory cannot have
+        for name, content in copy.execute("SELECT id, content FROM configurations").fetchall():
+            settings = json.loads(content)
+            if "path" in settings["problem"]:
+                settings["problem"]["path"] = Path(settings["problem"]["path"]).name
+                copy.execute("UPDATE configurations SET content = ? WHERE id = ?", [json.dumps(settings), name])
+        copy.execute("VACUUM")
+        packed = bytearray(copy.serialize())
+    packed[18:20] = b"\x01\x01"  # the header's journal mode: no write-ahead log, which a file in memory cannot have
     archive = file.with_name(f"{file.name}.xz")
-    archive.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+    archive.write_bytes(lzma.compress(packed, preset=9 | lzma.PRESET_EXTREME))
+    if (grid := file.with_name("grid.toml")).is_file():
+        text = grid.read_text(encoding="utf-8")
+        grid.write_text(re.sub(r'^path = ".*?([^/"]*)"$', r'path = "\1"', text, flags=re.MULTILINE), encoding="utf-8")
     return archive
 
 

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: a base class for your own, and trackers.
+"""Callbacks, which are called while a run goes on: a base class for your own, and trackers.
 
 `ct.fit(…, callbacks=[MLflow("sqlite:///mlflow.db")])` sends options, metrics by round and results to MLflow, which
 `pip install 'coterie[mlflow]'` brings; `TensorBoard` needs `coterie[tensorboard]`, `JSONLines` nothing. On the command

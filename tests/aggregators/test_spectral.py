@@ -570,6 +570,25 @@ def test_a_minority_is_found_on_its_side(rows: int, displacement: float, share: 
     assert abs(np.median(shares[found]) - count / rows) < 0.05
 
 
+@pytest.mark.parametrize("rows", [40, 300, 1200])
+def test_a_tensor_has_the_same_displaced_minorities(rows: int) -> None:
+    along = np.random.default_rng(20).standard_normal((rows, 30))
+    along[: rows // 10, 3] += 4
+    for found, expected in zip(displaced(torch.from_numpy(along), rows // 5), displaced(along, rows // 5), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_groups_of_coordinates_have_the_gains_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups cost a minority little of its gain, and none of its side."""
+    along = np.random.default_rng(21).standard_normal((1200, 20))
+    along[:150] += 3
+    gain, _, side = displaced(along, 400)
+    monkeypatch.setattr(spectral, "GROUPS", 1200)
+    exact, _, exact_side = displaced(along, 400)
+    assert (gain > 0.96 * exact).all()
+    assert (side == exact_side).all()
+
+
 @given(st.integers(0, 2**31), st.floats(1.5, 8.0))
 def test_the_gain_is_that_of_the_largest_likelihood(seed: int, displacement: float) -> None:
     rng = np.random.default_rng(seed)

@@ -122,7 +122,9 @@ def rounds(attack: Attack | None, *changes: str, wrap: Any = lambda clients: cli
 
 def inconsistent(played: list[Round]) -> np.ndarray:
     """(m,): the rounds in which a client's reply was not what its first update says."""
-    found: np.ndarray = np.sum([one.info.verdicts == Verdict.INCONSISTENT for one in played if one.info], axis=0)
+    found: np.ndarray = np.sum(
+        [one.info.whole(40).verdicts == Verdict.INCONSISTENT for one in played if one.info], axis=0
+    )
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
+from coterie._src.algorithms import ClusteredDescent
 from coterie._src.algorithms.base import State
 from coterie._src.algorithms.convergence import progress, standard_errors
 from coterie._src.algorithms.descent import ask_weights
@@ -17,10 +18,11 @@ from coterie._src.attacks import Attack
 from coterie._src.attacks.payloads import constant
 from coterie._src.data import mixed_regression
 from coterie._src.experiments import read_config, run_trial
-from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.methods import METHODS, MOMENTUM
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.init.asking import _location, _standard_error
 from coterie._src.intake import Accepted
+from coterie._src.optimisers import Adam, Momentum, Optimiser, PlainSteps
 from coterie._src.server import Step
 from coterie._src.simulation import SimulatedNetwork
 from coterie._src.studies.arena import ATTACKS
@@ -101,6 +103,33 @@ def test_unequal_clients_count_by_their_samples() -> None:
 def test_means(kind: str) -> None:
     for found in metrics(f"problem.kind={kind}"):
         assert found["oracle_ratio"] < 1.1
+
+
+def test_with_momentum_raw_coordinates_take_fewer_rounds_to_the_same_end() -> None:
+    """A cluster has 2,800 samples: the eigenvalues of its Hessian are 2(1 ± √(100/2800))², from 1.3 to 2.8."""
+    raw = ["problem.dim=100", "algorithm.coordinates=raw"]
+    plain = metrics(*raw, "algorithm.optimiser=momentum", "algorithm.momentum=0.0")
+    for found, slow in zip(metrics(*raw), plain, strict=True):
+        assert found["rounds"] < 0.75 * slow["rounds"]
+        assert found["oracle_ratio"] == pytest.approx(slow["oracle_ratio"], abs=0.01)
+        assert found["ari"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["algorithm.coordinates=raw"], Momentum(MOMENTUM)),
+        (["problem.dim=700"], Momentum(MOMENTUM)),  # 90·700² numbers are too many
+        (["algorithm.coordinates=raw", "algorithm.optimiser=adam"], Adam(0.9)),
+        ([], PlainSteps()),  # Newton steps
+        (["problem.kind=gaussian-means"], PlainSteps()),  # all curvatures are alike
+    ],
+)
+def test_momentum_is_for_curvatures_that_differ_and_are_not_known(changes: list[str], expected: Optimiser) -> None:
+    setup = draw_trial(read_config(None, [*SMALL, "problem.samples=2", *changes]), 0)
+    found = METHODS["coterie"].algorithm(setup.setting(np.random.default_rng(0)))
+    assert isinstance(found, ClusteredDescent)
+    assert found.server.optimiser == expected
 
 
 def test_a_small_cluster_is_found_beside_as_many_byzantine_clients() -> None:

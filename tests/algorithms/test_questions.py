@@ -176,6 +176,7 @@ def test_a_round_asks_a_share_of_the_clients(share: float, count: int, recorder:
     asked = []
     for _ in range(2):
         state, info = algorithm.step(state, recorder, rng)
+        info = info.whole(40)
         assert int((info.verdicts != Verdict.SILENT).sum()) == count
         asked.append(np.flatnonzero(info.verdicts != Verdict.SILENT).tolist())
         clients = recorder.asked[-1][1][4]

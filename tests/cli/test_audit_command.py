@@ -83,16 +83,16 @@ def test_the_page_lists_the_same_clients(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--method", "ifca"], "--method: must be one of coterie, brifca-median, got ifca"),
         (["--picture", "a.png"], "--picture: is for a federation"),
     ],
 )
-def test_a_mistake_is_one_line(run: Path, options: list[str], told: str) -> None:
+def test_a_mistake_is_one_line(run: Path, options: list[str], message: str) -> None:
     done = coterie("audit", str(run), *options, cwd=run)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert "is the folder of no run or federation" in coterie("audit", "centres", cwd=run).stderr
 

@@ -19,7 +19,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             ["problem.byzantine=0.05", "algorithm.max_byzantine=0.4"],
@@ -31,26 +31,26 @@ SMALL = [
         ),
     ],
 )
-def test_options_that_are_hardly_meant_are_told(tmp_path: Path, changes: list[str], told: str) -> None:
+def test_options_that_are_hardly_meant_are_told(tmp_path: Path, changes: list[str], message: str) -> None:
     small = ["problem.clusters=3", "problem.clients=60", "problem.dim=3", "problem.samples=8", "algorithm.rounds=2"]
     options = [word for key in [*small, *changes] for word in ("--set", key)]
     done = coterie("run", *options, "--method", "coterie", "--trials", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_a_trim_below_the_worst_contamination_is_told_in_one_line(tmp_path: Path) -> None:
     options = [*SMALL, "--method", "brifca-trimmed", "--json"]
-    told = coterie("run", *options, cwd=tmp_path)
-    assert told.stderr.startswith("note: algorithm.trim = 0.05 is below 0.0")
-    assert told.stderr.count("\n") == 1
-    assert json.loads(told.stdout)
+    done = coterie("run", *options, cwd=tmp_path)
+    assert done.stderr.startswith("note: algorithm.trim = 0.05 is below 0.0")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(done.stdout)
     assert coterie("run", *options, "--set", "algorithm.trim=0.2", cwd=tmp_path).stderr == ""
 
 
 def test_more_byzantine_clients_than_the_bound_are_told_in_one_line(tmp_path: Path) -> None:
-    told = coterie("run", *SMALL, "--set", "problem.byzantine=0.2", "--method", "coterie", "--json", cwd=tmp_path)
-    assert told.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.max_byzantine = 0.05")
+    done = coterie("run", *SMALL, "--set", "problem.byzantine=0.2", "--method", "coterie", "--json", cwd=tmp_path)
+    assert done.stderr.startswith("note: problem.byzantine = 0.2 is above algorithm.max_byzantine = 0.05")
     few = [
         *SMALL,
         "--set",
@@ -63,15 +63,15 @@ def test_more_byzantine_clients_than_the_bound_are_told_in_one_line(tmp_path: Pa
     ]
     # 0.9 Byzantine clients are one, for the problem and for the method
     assert coterie("run", *few, cwd=tmp_path).stderr == ""
-    assert told.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 1
 
 
 def test_fewer_clusters_than_asked_for_are_told_with_what_to_do(tmp_path: Path) -> None:
     """Eight centres for two clusters of 12 clients: some of them stay without clients."""
     many = [*SMALL, "--set", "problem.byzantine=0.0", "--set", "problem.samples=60", "--method", "ifca", "--out", "run"]
-    told = coterie("run", *many, "--set", "algorithm.init=gaussian", "--set", "problem.clusters=8", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    (line,) = [line for line in told.stderr.splitlines() if line.startswith("note: clusters:")]
+    done = coterie("run", *many, "--set", "algorithm.init=gaussian", "--set", "problem.clusters=8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("note: clusters:")]
     assert "fewer than problem.clusters = 8 have clients with ifca (" in line
     assert "algorithm.init=spectral" in line
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

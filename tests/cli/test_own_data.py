@@ -97,8 +97,8 @@ def test_numbers_that_are_proposed_for_columns_far_from_0_do_help(tmp_path: Path
     options = ["--set", "problem.kind=folder", "--set", "problem.clusters=2", "--set", "problem.path=pa"]
     options += ["--set", "algorithm.coordinates=auto"]
     options += ["--method", "coterie", "--trials", "1", "--set", "algorithm.max_byzantine=0.1"]
-    told = coterie("run", *options, "--method", "brifca-median", "--json", cwd=tmp_path).stderr
-    proposed = shlex.split(told[told.index("--set") :])
+    message = coterie("run", *options, "--method", "brifca-median", "--json", cwd=tmp_path).stderr
+    proposed = shlex.split(message[message.index("--set") :])
     mended = coterie("run", *options, *proposed, "--out", "out", cwd=tmp_path)
     assert "note" not in mended.stderr
     models = load(tmp_path / "out")

@@ -12,7 +12,7 @@ import pytest
 
 import coterie as ct
 from coterie._src.experiments import RunFolder, TrialResult, run_trials
-from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, Status, flattened, told
+from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, Status, flattened, start_and_end
 from coterie._src.experiments.outcome import Row
 from small_trials import small
 
@@ -68,19 +68,19 @@ def test_rounds_are_told_alike_in_this_process_and_from_workers() -> None:
 
 @contextmanager
 def told_in_turn(*callbacks: Callback) -> Iterator[None]:
-    with told(Callbacks(callbacks), RUN):
+    with start_and_end(Callbacks(callbacks), RUN):
         yield
 
 
 def test_every_end_is_told() -> None:
     seen = Seen()
-    with told(seen, RUN):
+    with start_and_end(seen, RUN):
         pass
-    with told(seen, RUN, lambda: True):
+    with start_and_end(seen, RUN, lambda: True):
         pass
-    with pytest.raises(KeyboardInterrupt), told(seen, RUN):
+    with pytest.raises(KeyboardInterrupt), start_and_end(seen, RUN):
         raise KeyboardInterrupt
-    with pytest.raises(ZeroDivisionError), told(seen, RUN):
+    with pytest.raises(ZeroDivisionError), start_and_end(seen, RUN):
         raise ZeroDivisionError
     ends = [event[1] for event in seen.events if event[0] == "end"]
     assert ends == ["complete", "interrupted", "interrupted", "failed"]
@@ -113,7 +113,7 @@ def test_what_one_callback_raises_ends_the_run_and_the_others_are_told() -> None
 def test_a_folder_is_left_as_failed_where_another_callback_fails(tmp_path: Path) -> None:
     config = small("run.trials=1", 'run.methods=["ifca"]')
     callback = Callbacks([RunFolder(tmp_path / "run", config), Broken("on_trial")])
-    with pytest.raises(OSError, match="No space"), told(callback, RUN):
+    with pytest.raises(OSError, match="No space"), start_and_end(callback, RUN):
         list(run_trials(config, callback))
     assert '"status": "failed"' in (tmp_path / "run" / "summary.json").read_text()
     assert (tmp_path / "run" / "centres" / "0.safetensors").exists()

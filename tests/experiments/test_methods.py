@@ -18,7 +18,8 @@ from coterie._src.aggregators import (
 )
 from coterie._src.algorithms import ClusteredDescent, LocalMinimisers, Oracle, ThreeStage
 from coterie._src.experiments import run_trial
-from coterie._src.experiments.methods import METHODS, max_byzantine_count, optimiser, projection
+from coterie._src.experiments.method_setting import max_byzantine_count, optimiser, projection
+from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.setup import draw_trial
 from coterie._src.optimisers import Adam, Momentum, PlainSteps
 from coterie._src.projections import Box, L2Ball, Unconstrained, UnitSphere

@@ -182,11 +182,11 @@ def test_the_clients_of_a_run_are_known_by_name(tmp_path: Path) -> None:
         np.testing.assert_allclose(slopes, [(3.0 if i % 2 else -3.0) + 0.1 * i for i in range(8)], atol=tolerance)
         assert len(set(slopes)) == (8 if models is own else 2)
     assert np.array_equal(plain.predict(at_one, client="s3"), plain.predict(at_one, plain.cluster_of("s3")))
-    for call, told in (
+    for call, message in (
         (lambda: own.cluster_of("s7 "), r"^client: s7  was not in the run; did you mean s7\?$"),
         (lambda: own.predict(at_one, 0, client="s1"), r"^predict: name a client or a cluster, and not both$"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             call()
     (tmp_path / "own" / "audit.csv").unlink()
     with pytest.raises(ValueError, match="are known for trial 0 of a run; name a cluster"):

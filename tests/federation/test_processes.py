@@ -215,6 +215,9 @@ def gone(rows: list[dict[str, Any]]) -> set[int]:
     return {row["client"] for row in rows if row["verdict"] == "silent"}
 
 
+TRACKED = ["--track", "jsonl:its events.jsonl"]
+
+
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """`coterie federate simulate` as a process, and the folder it works in."""
@@ -222,7 +225,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subpro
     words = [word for change in REHEARSED for word in ("--set", change)]
     command = [sys.executable, "-m", "coterie", "federate", "simulate", *words, "--method", "brifca-median"]
     with subprocess.Popen(
-        [*command, "--out", "out"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*command, "--out", "out", *TRACKED], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     ) as process:  # fmt: skip
         yield process, folder
@@ -245,6 +248,12 @@ def test_a_rehearsal_in_flower_s_simulation_gives_the_centres_of_the_simulation(
     x = np.random.default_rng(0).standard_normal((40, 6))
     assert models.assign(x, x @ found[1]) == 1
     np.testing.assert_allclose(models.predict(x, 1), x @ found[1], rtol=1e-4, atol=1e-5)
+    events = [json.loads(line) for line in (folder / "its events.jsonl").read_text().splitlines()]
+    assert [(one["event"], one.get("round")) for one in events] == [
+        *(("start", None), *(("round", number) for number in range(1, 5))),
+        *(("trial", None), ("end", None)),
+    ]
+    assert events[-1]["status"] == "complete"
     shown = coterie("audit", "out/results", "--all", cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert "distance" in shown.stdout

@@ -14,9 +14,9 @@ from coterie._src.algorithms import ClusteredDescent, State, descent
 from coterie._src.attacks import Attack
 from coterie._src.coordinates import Coordinates
 from coterie._src.data import Clients, tabular
+from coterie._src.init.axes import RANK
 from coterie._src.init.conditioning import (
     LARGEST,
-    RANK,
     SPECIFIC,
     Conditioning,
     ask_conditioning,

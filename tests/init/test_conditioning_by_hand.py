@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 from coterie._src.coordinates import Coordinates
-from coterie._src.init.conditioning import (
-    HUGE,
-    LARGEST,
-    Conditioning,
-    _in_coordinates,
-    _positive,
-    _positive_mean,
-    _typical,
-    _variation,
-    _whitening,
-    _without_negative,
-    condition,
-)
+from coterie._src.init.axes import _positive_mean, _typical, _variation, _whitening, without_negative
+from coterie._src.init.conditioning import HUGE, LARGEST, Conditioning, _in_coordinates, _positive, condition
 from coterie._src.packed import PackedMatrices, packed
 
 ONE = np.eye(2)
@@ -141,15 +130,15 @@ def test_who_makes_the_mean_negative_is_left_out(unit: float) -> None:
     good = [np.diag([1.0, 1.0]), np.array([[1.0, 0.5], [0.5, 1.0]]), np.diag([2.0, 1.0])]
     bad, mild = np.array([[1.0, 9.0], [9.0, 1.0]]), np.array([[1.0, 1.1], [1.1, 1.0]])
     given = np.stack([scale @ one @ scale for one in (good[0], bad, *good[1:])])
-    clients, matrices = _without_negative(np.array([5, 6, 7, 8]), held(given))
+    clients, matrices = without_negative(np.array([5, 6, 7, 8]), held(given))
     assert clients.tolist() == [5, 7, 8]
     np.testing.assert_array_equal(matrices.rows, packed(given[[0, 2, 3]]))
     few = np.stack([scale @ one @ scale for one in (*good, mild)])
-    assert _without_negative(np.arange(4), held(few))[0].tolist() == [0, 1, 2, 3]
-    assert len(_without_negative(np.arange(2), held(np.stack([-ONE, -2 * ONE])))[0]) == 0
+    assert without_negative(np.arange(4), held(few))[0].tolist() == [0, 1, 2, 3]
+    assert len(without_negative(np.arange(2), held(np.stack([-ONE, -2 * ONE])))[0]) == 0
     # a negative diagonal is enough, whatever the mean
     some = np.stack([*few[:3], scale @ np.diag([1.0, -0.1]) @ scale])
-    assert _without_negative(np.arange(4), held(some))[0].tolist() == [0, 1, 2]
+    assert without_negative(np.arange(4), held(some))[0].tolist() == [0, 1, 2]
 
 
 def test_weights_of_those_who_make_a_weighted_mean_negative_are_0() -> None:

@@ -42,6 +42,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "init/leverage.py": ("init/test_leverage.py",),
     "init/robust.py": ("init/test_by_hand.py", "init/test_robust.py"),
     "init/asking.py": ("init/test_by_hand.py", "init/test_asking.py"),
+    "init/axes.py": (
+        "init/test_conditioning_by_hand.py",
+        "init/test_conditioning.py",
+        "init/test_rare_axes.py",
+    ),
     "init/conditioning.py": (
         "init/test_conditioning_by_hand.py",
         "init/test_conditioning.py",

@@ -199,7 +199,7 @@ def test_a_folder_that_is_none_is_one_line(tmp_path: Path, paper_run: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("file", "before", "after", "told"),
+    ("file", "before", "after", "message"),
     [
         ("audit.csv", "trial,method,client,", "trial,method,who,", "audit.csv: client must be a column"),
         ("assignments.csv", "0,ifca,1,", "0,ifca,one,", "assignments.csv: round must be a column of whole numbers"),
@@ -209,7 +209,7 @@ def test_a_folder_that_is_none_is_one_line(tmp_path: Path, paper_run: Path) -> N
     ],
 )
 def test_a_file_that_somebody_has_edited_is_one_line(
-    file: str, before: str, after: str, told: str, paper_run: Path, tmp_path: Path
+    file: str, before: str, after: str, message: str, paper_run: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(paper_run, copy)
@@ -219,7 +219,7 @@ def test_a_file_that_somebody_has_edited_is_one_line(
     done = coterie("report", str(copy), cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 ANY_JSON = st.recursive(
@@ -353,25 +353,24 @@ def test_the_page_of_a_federation(federation: Path) -> None:
 def test_the_audit_and_the_page_of_a_federation_need_no_flower(federation: Path) -> None:
     hidden = "sys.modules['flwr'] = sys.modules['cryptography'] = None"
     code = f"import sys; {hidden}; from coterie._src.cli import entry; entry()"
-    for command, told in (("audit", "bern"), ("report", "report.html")):
+    for command, message in (("audit", "bern"), ("report", "report.html")):
         arguments = [sys.executable, "-c", code, command, str(federation)]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+        assert message in done.stdout
 
 
-@pytest.mark.parametrize(("days", "soon"), [(30, True), (400, False)])
-def test_an_operator_sees_when_certificates_end_and_who_never_came(
-    days: int, soon: bool, federation: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(certificates, "VALID_DAYS", days)
-    certificates.CertificateAuthority("server.example").write(federation.parents[1])
+@pytest.mark.parametrize(("days", "soon"), [(29, True), (32, False)])
+def test_an_operator_sees_when_certificates_end_and_who_never_came(days: int, soon: bool, federation: Path) -> None:
+    authority = certificates.CertificateAuthority()
+    (federation.parent / "ca.pem").write_bytes(authority.own_certificate())
+    (federation.parent / "server.pem").write_bytes(authority.server_certificate("server.example", days)[1])
     (federation.parent / "nodes" / "rome.json").write_text('{"node-id": 999}')
     words = "".join(check(federation_page(federation)).texts)
     end = certificates.valid_until(federation.parent / "server.pem")
     assert end is not None
     assert f"certificates valid until{end:%Y-%m-%d}" in words
-    assert (f"The server's certificates are valid until {end:%Y-%m-%d} only" in words) == soon
+    assert (f"The certificate server.pem ends on {end:%Y-%m-%d}, and then no site connects" in words) == soon
     assert "Registered, and present in no round: rome." in words
     (federation.parent / "server.pem").write_text("no certificate")
     check(federation_page(federation))

@@ -14,6 +14,7 @@ from coterie._src.experiments.doubts import doubts
 from coterie._src.experiments.results import Row
 from coterie._src.studies import arena
 from coterie._src.studies.arena import ATTACKS, NO_ATTACK, Outcome, attack_name, heat_map, outcomes, report, verdict
+from coterie._src.studies.markdown import or_infinite
 
 
 def rows() -> list[Row]:
@@ -89,7 +90,7 @@ def test_an_unknown_attack_is_named() -> None:
     row = {"problem.byzantine": 0.1, "attack.kind": "gaussian", "attack.target": "own", "attack.scale": 7.0}
     with pytest.raises(ValueError, match="gaussian"):
         attack_name({**row, "attack.sleep": 0})
-    assert math.isinf(arena._finite(None))
+    assert math.isinf(or_infinite(None))
 
 
 def test_the_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,9 @@ from coterie._src.experiments.results import Row
 from coterie._src.experiments.summary import METRICS
 from coterie._src.experiments.sweep import Grid
 from coterie._src.studies.arena import ATTACKS
-from coterie._src.studies.beyond import (
-    RULES,
-    TABLES,
-    UNKNOWN_TABLES,
-    beyond_report,
-    by_dimension,
-    family_of,
-    grids,
-    lower_bound,
-    worst_by_dimension,
-)
+from coterie._src.studies.beyond.dimension import by_dimension, lower_bound, worst_by_dimension
+from coterie._src.studies.beyond.grids import RULES, TABLES, UNKNOWN_TABLES, grids
+from coterie._src.studies.beyond.report import beyond_report, family_of
 
 
 def rows(grid: Grid) -> list[Row]:

@@ -13,6 +13,8 @@ from coterie._src.experiments.config import Config
 from coterie._src.experiments.database import Database
 from coterie._src.experiments.engines import local_engine
 from coterie._src.experiments.sweep import Grid, jobs_left, sweep
+from coterie._src.experiments.toml import parse_config
+from coterie._src.experiments.trial import run_trial
 from coterie._src.studies.arena import NO_ATTACK
 from coterie._src.studies.study import Options
 from coterie._src.studies.tables import (
@@ -124,3 +126,31 @@ def test_a_small_run_and_its_figure(tmp_path: Path) -> None:
 
 def byzantine_of(config: Config) -> float:
     return float(config.problem.byzantine)  # type: ignore[attr-defined]
+
+
+def test_a_split_that_is_not_whole_does_not_count() -> None:
+    rows = [row("coterie+own", "auto", trial, 0.5 + trial) for trial in range(3)]
+    rows += [row("ifca", 2, trial, 0.25) for trial in (2, 0)]
+    found = scores_of(rows, "test_r2")
+    assert found["coterie+own", "auto"][NO_ATTACK].tolist() == [0.5, 2.5]
+    assert found["ifca", "2"][NO_ATTACK].tolist() == [0.25, 0.25]
+    with pytest.raises(ValueError, match="no split has the results of all methods"):
+        scores_of([row("coterie+own", "auto", 0, 0.5), row("ifca", 2, 1, 0.5)], "test_r2")
+
+
+@pytest.mark.parametrize(("split", "clusters"), [(17, 2), (6, 5)])
+def test_a_cluster_that_is_led_astray_along_an_unknown_column_harms_no_personal_model(
+    split: int, clusters: int
+) -> None:
+    """ALIE at 20 %: no honest member of a cluster knows missing cells, and its centre is far off along their column."""
+    config = parse_config(
+        {
+            "problem": {"kind": "schools-like", "clusters": clusters, "byzantine": 0.2},
+            "algorithm": {"personalise": "shrink", "max_byzantine": 0.2, "trim": 0.2},
+            "attack": {"kind": "alie", "target": "smallest"},
+            "run": {"methods": ["coterie", "local"]},
+        }
+    )
+    found = run_trial(config, split, record=False).methods
+    scores = {name: result.metrics["test_r2"] for name, result in found.items()}
+    assert scores["coterie+own"] > scores["local+own"] - 0.02

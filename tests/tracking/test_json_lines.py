@@ -67,9 +67,9 @@ def test_runs_follow_each_other_in_one_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     done = coterie("run", *SMALL, "--json", "--track", "jsonl:/dev/full", cwd=tmp_path)
     assert done.returncode == 0
-    (told,) = done.stderr.splitlines()
-    assert told.startswith("note: jsonl:/dev/full: ")
-    assert "No space left on device" in told
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("note: jsonl:/dev/full: ")
+    assert "No space left on device" in message
     assert json.loads(done.stdout)["status"] == "complete"
 
 

@@ -199,9 +199,9 @@ def test_a_server_that_is_away_is_one_line_and_the_run_goes_on(tmp_path: Path, m
     away = "mlflow:http://ada:secret@127.0.0.1:9"
     done = coterie("run", *SMALL, "--out", "run", "--track", away, "--track", "jsonl:events.jsonl", cwd=tmp_path)
     assert done.returncode == 0
-    told, end = done.stderr.splitlines()
-    assert told.startswith("note: mlflow:http://***@127.0.0.1:9: ")
-    assert told.endswith("; the run goes on without this tracker")
+    message, end = done.stderr.splitlines()
+    assert message.startswith("note: mlflow:http://***@127.0.0.1:9: ")
+    assert message.endswith("; the run goes on without this tracker")
     assert "secret" not in done.stdout + done.stderr + (tmp_path / "events.jsonl").read_text()
     assert end == "Everything is in run/"
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "complete"

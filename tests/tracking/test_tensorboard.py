@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie._src.experiments import TrialResult, run_trials
-from coterie._src.experiments.callbacks import RunInfo, flattened, told
+from coterie._src.experiments.callbacks import RunInfo, flattened, start_and_end
 from small_trials import small
 
 pytest.importorskip("tensorboard", reason="needs coterie[tensorboard]")
@@ -31,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[TrialR
     folder = tmp_path_factory.mktemp("tensorboard")
     config = small('run.methods=["ifca", "coterie", "local"]', "run.trials=2")
     tracker = TensorBoard(folder / "curves")
-    with told(tracker, RunInfo("coterie run", 3, flattened(config), folder / "run")):
+    with start_and_end(tracker, RunInfo("coterie run", 3, flattened(config), folder / "run")):
         results = list(run_trials(config, tracker))
     return folder / "curves" / "run", results
 

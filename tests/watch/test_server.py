@@ -123,8 +123,8 @@ def test_a_run_that_dies_and_goes_on_is_said_so(folder: Path, server: Served, go
     as_if_killed(folder, gone)
     assert any('data-state="gone"' in one["parts"].get("progress", "") for one in events)
     (folder / "progress.json").write_text("{")  # what cannot be read leaves what was known
-    told = next(one["parts"]["progress"] for one in events if "cannot be read" in one["parts"].get("progress", ""))
-    assert 'data-state="gone"' in told
+    message = next(one["parts"]["progress"] for one in events if "cannot be read" in one["parts"].get("progress", ""))
+    assert 'data-state="gone"' in message
     ProgressFile(folder, 3).__enter__()
     assert any(
         'data-state="running"' in one["parts"].get("progress", "") and "cannot" not in one["parts"]["progress"]

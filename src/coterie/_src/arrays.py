@@ -11,6 +11,7 @@ from typing import Any
 
 import array_api_compat.numpy
 import numpy as np
+import scipy.special
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
@@ -20,6 +21,9 @@ Array = Any
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+"""The data types for which kernels are compiled."""
 
 
 def namespace(*arrays: Array) -> Any:
@@ -72,9 +76,18 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def expit(array: Array) -> Array:
+    """1/(1 + e^(−x)), which the standard of array libraries does not have.
+
+    >>> expit(np.zeros(1))
+    array([0.5])
+    """
+    return array_namespace(array).special.expit(array) if is_torch_array(array) else scipy.special.expit(array)
+
+
 def is_plain(array: Array) -> bool:
     """Whether it is a NumPy array of float32 or float64, such as compiled functions take."""
-    return type(array) is np.ndarray and array.dtype in (np.float32, np.float64)
+    return type(array) is np.ndarray and array.dtype in FLOATS
 
 
 def row_distances(rows: Array, others: Array) -> Floats:

@@ -288,12 +288,10 @@ def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State
         weights = state.weights[accepted.clients]
     rows, inconsistent = accepted.updates, np.zeros(len(labels), dtype=np.bool_)
     if conditioning is not None:
-        weights = weights * conditioning.leverages[accepted.clients]
+        weights = weights * conditioning.leverages_of(accepted.clients)
         newton = conditioning.newton(accepted.clients, labels, clusters, weights)
-        updates, points = (
-            conditioning.coordinates.updates(as_numpy(rows)),
-            conditioning.coordinates.points(as_numpy(state.centres)),
-        )
+        updates = conditioning.coordinates.updates(as_numpy(rows))
+        points = conditioning.coordinates.points(as_numpy(state.centres))
         if state.first is not None:
             first = state.first.after(accepted.clients, points[labels], updates)
             updates, inconsistent = held_to_first(conditioning, first, accepted.clients, labels, points, updates)

@@ -7,7 +7,7 @@ Simulations and real federations use the same checks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeGuard
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from coterie._src.arrays import Array, Bools, Ints, as_numpy, detached, is_plain, namespace
 from coterie._src.kernels.replies import well_formed
+
+INT64 = np.dtype(np.int64)
 
 
 class Verdict(IntEnum):
@@ -60,21 +62,46 @@ class Replies:
 
 
 class Accepted(NamedTuple):
-    """The accepted replies, in the order of the clients, and the verdict on every client."""
+    """The accepted replies, in the order of the clients, and the verdict on every client that was asked."""
 
     clients: Ints  # (rows,), ascending
     labels: Ints  # (rows,)
     updates: Array  # (rows, dim)
-    verdicts: Ints  # (m,), the Verdict on each client's first reply
+    verdicts: Ints  # (m,), the Verdict on each client's first reply; (asked,), where not all were asked
     unknown_senders: int = 0  # the number of replies from unknown clients (Verdict.UNKNOWN_CLIENT)
+    asked: Ints | None = None  # (asked,), ascending, the clients that were asked; None: all
 
     def by_client(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
-        """(rows,) -> (m,): the values per client, `missing` where no reply was accepted."""
+        """(rows,) -> (m,) or (asked,), as `verdicts`: the values, `missing` where no reply was accepted."""
         if len(self.clients) == len(self.verdicts):
             return values
         all_values = np.full(len(self.verdicts), missing, dtype=values.dtype)
-        all_values[self.clients] = values
+        all_values[self.clients if self.asked is None else np.searchsorted(self.asked, self.clients)] = values
         return all_values
+
+
+def admit_asked(replies: Replies, asked: Ints, *, clusters: int, round: int, like: Array) -> Accepted:
+    """As `admit`, if only some clients were asked: (asked,), ascending. The work is that of these.
+
+    A reply of another client is one of an unknown sender.
+    """
+    own = replace(replies, clients=own_numbers(replies.clients, asked))
+    found = admit(own, clients=len(asked), clusters=clusters, round=round, like=like)
+    return found._replace(clients=asked[found.clients], asked=asked)
+
+
+def own_numbers(senders: Sequence[Any] | Ints, clients: Ints) -> Ints:
+    """Where the senders stand among ascending numbers of clients; -1 for one that is none of these.
+
+    >>> own_numbers([7, "7", 3, 4, None], np.array([3, 5, 7])).tolist()
+    [2, -1, 0, -1, -1]
+    """
+    if not _is_plain(senders):
+        last = int(clients[-1])
+        inside = [int(one) if _is_whole(one) and 0 <= one <= last else -1 for one in senders]
+        senders = np.array(inside, dtype=np.int64)
+    places = np.minimum(np.searchsorted(clients, senders), len(clients) - 1)
+    return np.where(clients[places] == senders, places, -1)
 
 
 def admit(replies: Replies, *, clients: int, clusters: int, round: int, like: Array) -> Accepted:
@@ -131,7 +158,7 @@ def _all_in_order(replies: Replies, clients: int, clusters: int, round: int, lik
 
 
 def _is_column(values: Any, count: int) -> bool:
-    return type(values) is np.ndarray and values.dtype == np.int64 and values.shape == (count,)
+    return type(values) is np.ndarray and values.dtype == INT64 and values.shape == (count,)
 
 
 def _whole_numbers(values: Sequence[Any] | Ints, limit: int) -> Bools:

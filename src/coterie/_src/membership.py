@@ -78,24 +78,26 @@ class Membership:
         n : int
             The number of its samples.
         """
-        found = np.ones(len(self.loss))
-        for j, (loss, variance) in enumerate(zip(losses, variances, strict=True)):
-            if self.degrees[j] <= 0 or self.members[j] == 0:
-                continue
-            if not math.isfinite(loss):
-                found[j] = 0.0
-                continue
-            shifted = loss + self.resolution
-            relative = max(shifted / self.loss[j], 1e-100)
-            own = variance / shifted / shifted if n > 1 and math.isfinite(variance) and shifted > 0 else 0.0
-            sampling = self.sampling[j]
-            if self.noise[j] > 0:
-                sampling = max(self.noise[j], own) / n
-            total = max(self.spread[j] - self.sampling[j], 0.0) + sampling
-            middle = (1 - self.power) / 2 * (self.spread[j] - total)  # a concave function: its mean falls
-            deviation = math.sqrt(max(total + self.spread[j] / self.members[j], 1e-12))
-            found[j] = stdtr(self.degrees[j], -(_scaled(relative, self.power) - middle) / deviation)
-        return found
+        each = zip(losses, variances, strict=True)
+        return np.array([self.p_value(j, loss, variance, n) for j, (loss, variance) in enumerate(each)])
+
+    def p_value(self, cluster: int, loss: float, variance: float, n: int) -> float:
+        """As `p_values`, for one cluster."""
+        j = cluster
+        if self.degrees[j] <= 0 or self.members[j] == 0:
+            return 1.0
+        if not math.isfinite(loss):
+            return 0.0
+        shifted = loss + self.resolution
+        relative = max(shifted / self.loss[j], 1e-100)
+        own = variance / shifted / shifted if n > 1 and math.isfinite(variance) and shifted > 0 else 0.0
+        sampling = self.sampling[j]
+        if self.noise[j] > 0:
+            sampling = max(self.noise[j], own) / n
+        total = max(self.spread[j] - self.sampling[j], 0.0) + sampling
+        middle = (1 - self.power) / 2 * (self.spread[j] - total)  # a concave function: its mean falls
+        deviation = math.sqrt(max(total + self.spread[j] / self.members[j], 1e-12))
+        return float(stdtr(self.degrees[j], -(_scaled(relative, self.power) - middle) / deviation))
 
     def cluster_of(self, losses: Floats, variances: Floats, n: int) -> int:
         """The cluster of lowest loss, or -1 if a member would have such a loss with a probability of less than 1 %."""

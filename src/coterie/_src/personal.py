@@ -28,10 +28,14 @@ def personalise(task: Task, centres: Array | None = None, labels: Ints | None = 
     case; Ditto, Li et al., 2021, has the same penalty with one λ for all clients). The intercept and the slopes have a
     penalty each, the slopes that of the client's standardised columns. What it costs where τ = 0 is of the order of
     σ²/n, and not d·σ²/n as the own fit. A client compares this fit, by the losses of left-out rows, with one that is
-    shrunk towards its own mean; so a centre that is wrong by far does hardly any harm. Nothing leaves the client.
+    shrunk towards its own mean; so a centre that is wrong by far does hardly any harm. What its rows cannot judge, such
+    as the coefficient of a level that the client does not have, is bounded by the spread of its targets, since in a
+    direction that few clients know the centre may be what Byzantine clients made it; of a client with one row, all is
+    taken from the centre. Nothing leaves the client.
 
     The result does not depend on the units of the columns and of the target nor, with an intercept (a column that is 1
-    in all rows), on the origin of the columns; it depends on their rotation, since the columns are standardised.
+    in all rows), on the origin of the columns; it depends on their rotation, since the columns are standardised, and on
+    which columns are indicators, 0 or 1.
 
     Parameters
     ----------

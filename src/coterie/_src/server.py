@@ -93,8 +93,9 @@ def take_step(
         moved = centres - like(step_sizes[:, None], centres) * directions
     after, rejected = server.project(moved), np.zeros(len(step_sizes), dtype=np.bool_)
     xp = namespace(centres)
-    if not (finite := xp.isfinite(moved)).all():
-        rejected = ~as_numpy(finite.all(axis=1))
+    finite = as_numpy(xp.isfinite(moved))
+    if np.count_nonzero(finite) < finite.size:
+        rejected = np.asarray(~finite.all(axis=1))
         after = xp.where(like(rejected[:, None], centres) > 0, centres, after)
     shares = trimmed_share(accepted.updates, accepted.labels, server.trim) if server.audit else None
     moves = row_distances(after, centres)

@@ -108,21 +108,29 @@ class SimulatedNetwork:
         coordinates: Coordinates | None = None,
     ) -> Replies:
         if asked is not None:
-            chosen = self.task.on(self.task.clients.take(asked))
-            few = replace(self, task=chosen, is_byzantine=self.is_byzantine[asked], cache=None, server=None)
-            fixed = None if labels is None else labels[asked]
-            replies = few.gradients(centres, round, fixed, part, coordinates=coordinates)
-            senders = asked[np.asarray(replies.clients)]
-            return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
+            own = None if labels is None else labels[asked]
+            return self._renamed(self._few(asked).gradients(centres, round, own, part, None, coordinates), asked)
         fixed = None if labels is None else np.maximum(labels, 0)
         honest = respond(self.working_task, centres, fixed, part, self.cache)
         updates = cast(honest.updates, centres)
         return self._send(round, centres, honest.labels, updates, part, labels is not None, coordinates=coordinates)
 
-    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
+    def minimisers(
+        self, like: Array, ridge: float, part: tuple[int, int] | None = None, asked: Ints | None = None
+    ) -> Replies:
+        if asked is not None:
+            return self._renamed(self._few(asked).minimisers(like, ridge, part), asked)
         return self._report(cast(self._on(part, 1).minimisers(ridge), like), "minimiser")
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
+    def losses(
+        self,
+        centres: Array,
+        part: tuple[int, int] | None = None,
+        computing: bool = False,
+        asked: Ints | None = None,
+    ) -> Replies:
+        if asked is not None:
+            return self._renamed(self._few(asked).losses(centres, part, computing), asked)
         task = self._on(part, int(computing))
         found = task.losses(centres)
         xp = namespace(found)
@@ -130,13 +138,19 @@ class SimulatedNetwork:
         found = xp.where(xp.isfinite(found), found, xp.full_like(found, largest))
         return self._report(found, "loss", centres, None if part is None else task)
 
-    def curvatures(self, rounds: int | None = None) -> Replies:
+    def curvatures(self, rounds: int | None = None, asked: Ints | None = None) -> Replies:
+        if asked is not None:
+            return self._renamed(self._few(asked).curvatures(rounds), asked)
         return self._report(self._on(None if rounds is None else (0, rounds), 1).curvatures(), "curvature")
 
-    def hessians(self, centres: Array, labels: Ints) -> Replies:
+    def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
+        if asked is not None:
+            return self._renamed(self._few(asked).hessians(centres, labels), asked)
         return self._report(self.working_task.hessians(centres, np.maximum(labels, 0)), "hessian")
 
-    def sizes(self) -> Replies:
+    def sizes(self, asked: Ints | None = None) -> Replies:
+        if asked is not None:
+            return self._renamed(self._few(asked).sizes(), asked)
         return self._report(self.task.clients.sizes[:, None].astype(np.float64), "size")
 
     def rehearse(self, attack: Callable[[View], Forgery], rounds: int) -> Prospect:
@@ -160,6 +174,18 @@ class SimulatedNetwork:
         left = state.distance_left if math.isfinite(state.distance_left) else movement
         ari = agreement(labels, self.truth)["ari"]
         return Prospect(float(found.mean()), float(found.max()), ari, left, converged)
+
+    def _few(self, asked: Ints) -> SimulatedNetwork:
+        """The clients that are asked as a network; they keep no bounds, and the adversary cannot rehearse with them."""
+        chosen = self.task.on(self.task.clients.take(asked))
+        truth = None if self.truth is None else replace(self.truth, labels=self.truth.labels[asked])
+        byzantine = self.is_byzantine[asked]
+        return replace(self, task=chosen, is_byzantine=byzantine, cache=None, truth=truth, server=None)
+
+    def _renamed(self, replies: Replies, asked: Ints) -> Replies:
+        """The replies of `_few` under the numbers that their senders have here."""
+        senders = asked[np.asarray(replies.clients)]
+        return replace(replies, clients=senders if isinstance(replies.clients, np.ndarray) else senders.tolist())
 
     def _on(self, part: tuple[int, int] | None, half: int) -> Task:
         """The task on the samples of round t of T: those for choosing a cluster (half 0), or for updates (half 1)."""

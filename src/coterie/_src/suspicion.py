@@ -66,8 +66,7 @@ def suspicion(
     sizes = np.bincount(labels[labels >= 0], minlength=clusters)
     scores, reasons = np.zeros(count), []
     for i, j in enumerate(judged.tolist()):
-        one = np.where(np.arange(clusters) == j, values[i], np.inf)
-        p = float(members.p_values(one, np.full(clusters, variances[i]), int(task.clients.sizes[i]))[j])
+        p = members.p_value(j, values[i], variances[i], int(task.clients.sizes[i]))
         scores[i] = -math.log10(max(p, 1e-300))
         found = []
         if p < LEVEL:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from coterie._src.aggregators.columns import Result, Sharded, by_columns
 from coterie._src.arrays import Array, Floats, Ints, is_plain, namespace
 from coterie._src.kernels.order_statistics import means_between_ranks, native
 from coterie._src.kernels.replies import group_rows
@@ -72,6 +73,11 @@ class Aggregator(ABC):
     """
 
     takes_weights: ClassVar[bool] = False
+
+    @property
+    def takes_shards(self) -> bool:
+        """Whether it aggregates updates whose columns are not in memory at once (`columns.Sharded`)."""
+        return False
 
     @property
     def has_memory(self) -> bool:
@@ -156,7 +162,7 @@ class Aggregates(NamedTuple):
 
 def per_cluster(
     rule: Aggregator | Callable[[Array], Array],
-    updates: Array,
+    updates: Array | Sharded,
     labels: Ints,
     clusters: int,
     weights: Floats | None = None,
@@ -182,8 +188,12 @@ def per_cluster(
     weights = rule._checked(weights, rows)
     if weights is None and is_plain(updates) and rule.ranks(1) is not None:
         return Aggregates(_by_ranks(rule, updates, order, counts), counts)
-    xp, ends = namespace(updates), np.cumsum(counts)
-    nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
+    ends = np.cumsum(counts)
+    if isinstance(updates, Sharded):
+        xp, nothing = np, np.zeros(updates.shape[1], dtype=updates.dtype)
+    else:
+        xp = namespace(updates)
+        nothing = xp.sum(updates[:0, :], axis=0, dtype=updates.dtype)  # (d,) zeros on the same device
     found, remembered = [], []
     for j, (count, end) in enumerate(zip(counts, ends, strict=True)):
         members = order[end - count : end]
@@ -220,22 +230,28 @@ def shares_per_cluster(rule: Aggregator, rows: Floats, labels: Ints, clusters: i
     return found
 
 
-def trimmed_share(updates: Array, labels: Ints, trim: float) -> Floats:
+def trimmed_share(updates: Array | Sharded, labels: Ints, trim: float) -> Floats:
     """(rows,): the fraction of a row's coordinates among the ⌊β·count⌋ smallest or largest of its cluster.
 
     For the trimmed mean this is the share that it removes (ties count as kept); for other rules it measures how extreme
     an update is.
     """
+    found: Floats = _extreme_coordinates(updates, labels=labels, trim=trim).total / updates.shape[1]
+    return found
+
+
+@by_columns
+def _extreme_coordinates(updates: Array, labels: Ints, trim: float) -> Result:
+    """(rows,): how many coordinates of a row `trimmed_share` counts."""
     values, clusters = native(updates), int(np.max(labels, initial=0)) + 1
     order, counts = np.empty(len(labels), dtype=np.int64), np.empty(clusters, dtype=np.int64)
     group_rows(labels, order, counts)
-    shares, sizes = np.zeros(len(labels)), counts.tolist()
+    sizes = counts.tolist()
     cuts = [trim_count(count, trim) if count else 0 for count in sizes]
     if not any(cuts):
-        return shares
+        return Result(np.zeros(len(labels)), None)
     low = means_between_ranks(values, order, sizes, [(cut, cut + 1) for cut in cuts])
     ends = [count - cut if count else 1 for count, cut in zip(sizes, cuts, strict=True)]
     high = means_between_ranks(values, order, sizes, [(end - 1, end) for end in ends])
-    extreme = ((values < low[labels]) | (values > high[labels])).mean(axis=1)
-    found: Floats = np.where(np.array(cuts)[labels] > 0, extreme, 0.0)
-    return found
+    extreme = ((values < low[labels]) | (values > high[labels])).sum(axis=1)
+    return Result(np.where(np.array(cuts)[labels] > 0, extreme, 0.0), None)

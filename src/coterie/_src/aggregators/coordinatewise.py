@@ -7,17 +7,34 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie._src.aggregators.base import Aggregator, check_fraction, trim_count
-from coterie._src.arrays import Array, Floats, cast, like, namespace
+from coterie._src.aggregators.columns import Result, Sharded, by_columns
+from coterie._src.arrays import Array, Floats, Ints, cast, like, namespace
 from coterie._src.kernels.order_statistics import mean_between_ranks
+
+
+@by_columns
+def mean_of_ranks(updates: Array, low: int, high: int, members: Ints | None = None) -> Result:
+    """Per column, the mean of the order statistics [low, high) of the rows, or of some members."""
+    return Result(None, mean_between_ranks(updates, low, high, members))
+
+
+@by_columns
+def _weighted_mean(updates: Array, shares: Floats) -> Result:
+    xp = namespace(updates)
+    wide = xp.astype(updates, xp.float64)
+    return Result(None, cast(xp.sum(wide * like(shares[:, None], wide), axis=0), updates))
 
 
 @dataclass(frozen=True)
 class Coordinatewise(Aggregator):
     """A rule that is, in every coordinate, the mean of the order statistics between two ranks."""
 
-    def aggregate(self, updates: Array) -> Array:
+    takes_shards = True
+
+    def aggregate(self, updates: Array | Sharded) -> Array:
         rows = int(updates.shape[0])
-        found = mean_between_ranks(updates, *self.ranks(rows))
+        low, high = self.ranks(rows)
+        found = mean_of_ranks(updates, low=low, high=high).columns
         return found if self.factor(rows) == 1 else found * self.factor(rows)
 
     @abstractmethod
@@ -56,9 +73,7 @@ class Mean(Coordinatewise):
     def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         if self.divisor is not None:
             raise ValueError(f"weights: {self} divides by a number of clients; use Mean()")
-        xp = namespace(updates)
-        wide = xp.astype(updates, xp.float64)
-        return cast(xp.sum(wide * like(weights[:, None] / weights.sum(), wide), axis=0), updates)
+        return _weighted_mean(updates, shares=weights / weights.sum()).columns
 
 
 @dataclass(frozen=True)

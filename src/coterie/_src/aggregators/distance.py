@@ -2,7 +2,7 @@
 
 They use the squared distances between the rows, which one kernel computes from differences, so that two rows that are
 near each other and far from 0 lose no digits (norms and inner products would cancel); or the inner products of the rows
-around a robust centre, in float64 (`products`).
+around a robust centre, in float64 (`products`). Both add up over the columns (`columns`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction, check_rows, trim_count
-from coterie._src.aggregators.coordinatewise import median
+from coterie._src.aggregators.columns import SHARD, Result, Sharded, by_columns, ranges
+from coterie._src.aggregators.coordinatewise import mean_of_ranks, median
 from coterie._src.aggregators.products import (
     around,
     centred_blocks,
@@ -22,37 +23,44 @@ from coterie._src.aggregators.products import (
     typical_distance,
 )
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
-from coterie._src.kernels.order_statistics import mean_between_ranks, native
+from coterie._src.kernels.order_statistics import native
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances
 from coterie._src.kernels.threads import threads
 
-PARTS = 16
-"""The number of column ranges that threads work on; fixed, so that the sums do not depend on the number of threads."""
 FARTHEST = 1e4
 """Rows farther than this many median distances from the centre are clipped to that distance."""
 NEAR = 30.0
 """On a GPU only rows farther than this many median distances from the centre are compared by differences (slower)."""
 
 
-def squared_distances(updates: Array) -> Floats:
+def squared_distances(updates: Array | Sharded) -> Floats:
     """(rows, d) -> (rows, rows) float64: ‖x_i − x_j‖², infinite where it overflows the rows' dtype.
 
     >>> squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    rows = check_rows(updates)
-    if on_gpu(updates):
-        return _squared_distances_on_gpu(updates)
+    check_rows(updates)
+    found: Floats = _squared_distances(updates).total
+    return found
+
+
+@by_columns
+def _squared_distances(updates: Array) -> Result:
+    return Result(_squared_distances_on_gpu(updates) if on_gpu(updates) else _squared_distances_on_cpu(updates), None)
+
+
+def _squared_distances_on_cpu(updates: Array) -> Floats:
+    rows = len(updates)
     values = np.ascontiguousarray(native(updates))  # the kernel is slow on other layouts
-    step = max(BLOCK, -(-values.shape[1] // PARTS))
-    ranges = [(start, min(start + step, values.shape[1])) for start in range(0, values.shape[1], step)]
-    parts = [np.zeros((rows, rows)) for _ in ranges]
-    for done in [
-        threads().submit(add_squared_distances, values, values, columns, True, part)
-        for columns, part in zip(ranges, parts, strict=True)
-    ]:
-        done.result()
-    lower = sum(parts, np.zeros((rows, rows)))
+    lower = np.zeros((rows, rows))
+    for first, last in ranges(values.shape[1], SHARD):
+        parts = [(np.zeros((rows, rows)), first + start, first + stop) for start, stop in ranges(last - first, BLOCK)]
+        for done in [
+            threads().submit(add_squared_distances, values, values, (start, stop), True, part)
+            for part, start, stop in parts
+        ]:
+            done.result()
+        lower += sum((part for part, _, _ in parts), np.zeros((rows, rows)))
     return lower + lower.T
 
 
@@ -74,8 +82,10 @@ def _squared_distances_on_gpu(updates: Array) -> Floats:
     return between
 
 
-def as_real(updates: Array) -> Array:
+def as_real(updates: Array | Sharded) -> Array | Sharded:
     """The rows; integers are converted to float64."""
+    if isinstance(updates, Sharded):
+        return updates
     xp = namespace(updates)
     if xp.isdtype(updates.dtype, "complex floating"):
         raise ValueError(f"updates must be real numbers, got {updates.dtype}")
@@ -105,6 +115,8 @@ class Krum(Aggregator):
     array([1.2])
     """
 
+    takes_shards = True
+
     byzantine_fraction: float
     selected: float = 0.0
 
@@ -121,7 +133,7 @@ class Krum(Aggregator):
         scores = np.nan_to_num(nearest, nan=np.inf, posinf=np.inf).sum(axis=1)
         limit = np.sort(scores)[max(1, ceil_count(self.selected, rows)) - 1]
         chosen = np.flatnonzero(scores <= limit * (1 + 1e-9))
-        return mean_between_ranks(updates, 0, len(chosen), chosen)
+        return mean_of_ranks(updates, low=0, high=len(chosen), members=chosen).columns
 
 
 @dataclass(frozen=True)
@@ -147,6 +159,8 @@ class CentredClipping(Aggregator):
     array([0.625])
     """
 
+    takes_shards = True
+
     radius: float | None = None
     iterations: int = 10
     history: bool = False
@@ -162,27 +176,28 @@ class CentredClipping(Aggregator):
         return self.history
 
     def aggregate(self, updates: Array) -> Array:
-        return self._clipped(as_real(updates), median(as_real(updates)))
+        return self._clipped(updates, None)
 
     def update(self, memory: Array | None, updates: Array, weights: Floats | None = None) -> tuple[Array, Array | None]:
         if memory is None or not self.history:
             found = super().update(None, updates, weights)[0]
         else:
             self._checked(weights, check_rows(updates))
-            found = self._clipped(as_real(updates), memory)
+            found = self._clipped(updates, memory)
         return found, found if self.history else None
 
-    def _clipped(self, updates: Array, start: Array) -> Array:
-        rows = int(updates.shape[0])
-        away = np.sqrt(_squared_distances_to(updates, start))
+    def _clipped(self, updates: Array, memory: Array | None) -> Array:
+        rows, updates = int(updates.shape[0]), as_real(updates)
+        products, start = around_median(updates) if memory is None else around_point(updates, memory)
+        products = in_numpy(products)
+        away = np.sqrt(np.maximum(products.squares, 0.0))
         tau = float(np.median(away)) if self.radius is None else self.radius
         if tau == 0 or not np.isfinite(tau):
             return start
         # very far rows are shortened first, against overflow; the iteration clips them all the same
         factors = _clip_factors(away, FARTHEST * max(tau, float(np.median(away))))
         known = np.flatnonzero(factors)
-        rows_known = updates if len(known) == rows else updates[known]
-        products = in_numpy(around(rows_known, start, factors[known]))
+        products = products.among(known).scaled(factors[known])
         weights = np.zeros(len(known))
         for _ in range(self.iterations):
             towards = products.times(weights)
@@ -190,7 +205,7 @@ class CentredClipping(Aggregator):
             clip = np.minimum(1.0, tau / np.sqrt(np.maximum(squares, 1e-300)))
             weights = weights * (1 - clip.sum() / rows) + clip / rows
         shares = weights * factors[known]
-        return start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ rows_known)[0]
+        return combination(updates if len(known) == rows else updates[known], start, shares=shares).columns
 
 
 @dataclass(frozen=True)
@@ -216,6 +231,8 @@ class GeometricMedian(Aggregator):
     [0.0, 0.0]
     """
 
+    takes_shards = True
+
     iterations: int = 100
     tolerance: float = 1e-8
 
@@ -223,9 +240,8 @@ class GeometricMedian(Aggregator):
         updates = as_real(updates)
         if is_torch_array(updates) and not on_gpu(updates):  # so that the result has the same bits as with NumPy
             return like(self.aggregate(as_numpy(updates)), updates)
-        start = median(updates)
-        with np.errstate(over="ignore", invalid="ignore"):
-            products = in_numpy(around(updates, start))
+        products, start = around_median(updates)
+        products = in_numpy(products)
         known = np.flatnonzero(np.isfinite(products.squares))  # a row at an infinite distance has weight 0
         products = products.among(known)
         squares = products.squares
@@ -246,12 +262,36 @@ class GeometricMedian(Aggregator):
         return affine_combination(updates if len(known) == len(updates) else updates[known], start, shares)
 
 
-def affine_combination(updates: Array, centre: Array, shares: Floats) -> Array:
-    """centre + Σ_i share_i (x_i − centre), in float64."""
+@by_columns
+def around_median(updates: Array) -> Result:
+    """The products of the rows around their coordinate-wise median, and the median."""
+    centre = median(updates)
+    return Result(around(updates, centre), centre)
+
+
+@by_columns
+def around_point(updates: Array, point: Array) -> Result:
+    """The products of the rows around a point, and the point."""
+    return Result(around(updates, point), point)
+
+
+@by_columns
+def combination(updates: Array, start: Array, shares: Floats) -> Result:
+    """start + Σ_i share_i (x_i − start), in the rows' dtype."""
+    return Result(None, start * (1 - float(shares.sum())) + (like(shares[None, :], updates) @ updates)[0])
+
+
+@by_columns
+def _affine_combination(updates: Array, centre: Array, shares: Floats) -> Result:
     parts = [like(shares[None, :], block) @ block for block in centred_blocks(updates, centre)]
     xp = namespace(updates)
     away = xp.concat(parts, axis=1)[0]
-    return xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype)
+    return Result(None, xp.astype(xp.astype(centre, away.dtype) + away, updates.dtype))
+
+
+def affine_combination(updates: Array | Sharded, centre: Array, shares: Floats) -> Array:
+    """centre + Σ_i share_i (x_i − centre), in float64."""
+    return _affine_combination(updates, centre, shares=shares).columns
 
 
 def clip_factors(updates: Array, centre: Array, farthest: float = FARTHEST) -> tuple[Ints, Floats]:
@@ -259,9 +299,14 @@ def clip_factors(updates: Array, centre: Array, farthest: float = FARTHEST) -> t
 
     Distances are clipped to `farthest` typical distances.
     """
-    away = np.sqrt(_squared_distances_to(updates, centre))
-    factors = _clip_factors(away, farthest * max(typical_distance(away), 1e-300))
+    factors = clipping(_squared_distances_to(updates, centre), farthest)
     return np.flatnonzero(factors), factors
+
+
+def clipping(squares: Floats, farthest: float = FARTHEST) -> Floats:
+    """(rows,): from squared distances the factors of `clip_factors`; 0 for a row at a distance that is not finite."""
+    away = np.sqrt(np.maximum(squares, 0.0))
+    return _clip_factors(away, farthest * max(typical_distance(away), 1e-300))
 
 
 def _clip_factors(distances: Floats, longest: float) -> Floats:

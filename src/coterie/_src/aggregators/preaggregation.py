@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
 
 from coterie._src.aggregators.base import Aggregator, as_aggregator, check_fraction, check_rows, trim_count
+from coterie._src.aggregators.columns import Sharded, transformed
 from coterie._src.aggregators.coordinatewise import mean, median
 from coterie._src.aggregators.distance import as_real, squared_distances
-from coterie._src.arrays import Array, Floats, like, namespace
+from coterie._src.arrays import Array, Floats, Ints, like, namespace
 
 MIXED_COLUMNS = 1 << 13
 """Columns of one matrix product."""
@@ -29,6 +31,10 @@ class Preaggregation(Aggregator):
     @property
     def has_memory(self) -> bool:
         return self.rule.has_memory
+
+    @property
+    def takes_shards(self) -> bool:
+        return self.rule.takes_shards
 
     @abstractmethod
     def prepare(self, updates: Array) -> Array:
@@ -73,15 +79,22 @@ class NearestNeighbourMixing(Preaggregation):
         return mixed(updates, self.byzantine_fraction)
 
 
-def mixed(updates: Array, byzantine_fraction: float) -> Array:
+def mixed(updates: Array | Sharded, byzantine_fraction: float) -> Array | Sharded:
     """(rows, d) -> (rows, d): the rows after nearest-neighbour mixing."""
     rows, updates = int(updates.shape[0]), as_real(updates)
-    between, xp = squared_distances(updates), namespace(updates)
-    tame = bool(np.isfinite(between).all()) and xp.finfo(updates.dtype).bits >= 32
+    between = squared_distances(updates)
+    far = not bool(np.isfinite(between).all())
     np.fill_diagonal(between, -1.0)
     neighbours = np.argsort(between, axis=1, kind="stable")[:, : rows - trim_count(rows, byzantine_fraction)]
     shares = np.zeros((rows, rows))
     np.put_along_axis(shares, neighbours, 1 / neighbours.shape[1], axis=1)
+    return transformed(updates, partial(_mixtures, shares, far), rows)
+
+
+def _mixtures(shares: Floats, far: bool, updates: Array) -> Array:
+    """(rows, d) -> (rows, d): Σ_j share_ij x_j. far: whether two rows may be too far apart for a number."""
+    xp = namespace(updates)
+    tame = not far and xp.finfo(updates.dtype).bits >= 32
     weights, middle, mixtures = like(shares, updates), median(updates), xp.empty_like(updates)
     for start in range(0, updates.shape[1], MIXED_COLUMNS):
         columns = slice(start, start + MIXED_COLUMNS)
@@ -125,4 +138,8 @@ class Bucketing(Preaggregation):
         rows = int(updates.shape[0])
         order = self.rng.permutation(rows)
         buckets = [order[i : i + self.size] for i in range(0, rows, self.size)]
-        return namespace(updates).stack([mean(updates[bucket]) for bucket in buckets])
+        return transformed(updates, partial(_bucket_means, buckets), len(buckets))
+
+
+def _bucket_means(buckets: list[Ints], updates: Array) -> Array:
+    return namespace(updates).stack([mean(updates[bucket]) for bucket in buckets])

@@ -6,6 +6,7 @@ the centred rows C with G = CCᵀ, so that memory does not grow with the square 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace
+from coterie._src.aggregators.columns import SHARD, ranges
+from coterie._src.aggregators.neighbours import components, nearest_distances
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like, namespace, on_gpu
 from coterie._src.kernels.pairwise import BLOCK, add_squared_distances, squared_products
 
 CUDA_BLOCK = 1 << 15
@@ -27,6 +30,8 @@ COPY = 0.1
 """Rows are copies if their distance is less than this many times the typical distance of a row to its nearest one."""
 PAIRS = 1 << 20
 """The number of distances that are computed at a time."""
+ALL_PAIRS = 4096
+"""Up to so many rows copies are found among all pairs of them, beyond among those that `neighbours` compares."""
 SAMPLE = 1 << 20
 """At most this many pairs of rows are used to estimate the noise: their median is as good as that of all pairs."""
 EXACT = 1e-14
@@ -51,6 +56,18 @@ class Dense:
     def squares(self) -> Floats:
         """(rows,): ‖x_i − c‖², the diagonal."""
         return as_numpy(namespace(self.gram).linalg.diagonal(self.gram))
+
+    def __add__(self, other: Products) -> Dense:
+        """The products of the rows with the columns of both."""
+        return Dense(self.gram + other.dense().gram)
+
+    def dense(self) -> Dense:
+        return self
+
+    def scaled(self, factors: Floats) -> Dense:
+        """p_i p_j G_ij."""
+        column = like(factors, self.gram)
+        return Dense(self.gram * column[:, None] * column)
 
     def among(self, rows: Ints) -> Dense:
         """The products of some of the rows."""
@@ -81,12 +98,18 @@ class Dense:
         between = sums - 2 * self.gram
         return copies(xp.where(between < EXACT * sums, 0.0 * between, between), max_size)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        """All eigenvalues, ascending, and eigenvectors: on a GPU some take about as long as all."""
+        values, vectors = namespace(self.gram).linalg.eigh(self.gram)
+        return values, vectors
+
     def leading(self, count: int) -> tuple[Array, Array]:
         """The `count` largest eigenvalues in ascending order, (count,), and their eigenvectors, (rows, count)."""
         gram, xp = self.gram, namespace(self.gram)
         if not is_numpy_array(gram):
             if count > 1:
-                values, vectors = xp.linalg.eigh(gram)
+                values, vectors = self._spectrum
                 return values[-count:], vectors[:, -count:]
             # on a GPU a few large products are faster than the many small steps of an iteration
             power, squares = gram, xp.linalg.diagonal(gram)
@@ -135,6 +158,18 @@ class Tall:
     def squares(self) -> Floats:
         found: Floats = np.einsum("ij,ij->i", self.away, self.away)
         return found
+
+    def __add__(self, other: Products) -> Products:
+        if isinstance(other, Dense):
+            return self.dense() + other
+        return Tall(np.concatenate([self.away, other.away], axis=1))
+
+    def dense(self) -> Dense:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Dense(self.away @ self.away.T)
+
+    def scaled(self, factors: Floats) -> Tall:
+        return Tall(self.away * factors[:, None])
 
     def among(self, rows: Ints) -> Tall:
         return Tall(self.away[rows])
@@ -191,24 +226,26 @@ class Tall:
 Products = Dense | Tall
 
 
-def around(updates: Array, centre: Array, factors: Floats | None = None) -> Products:
-    """The products ⟨p_i (x_i − c), p_j (x_j − c)⟩ of the rows around a centre, in the smaller representation.
+def around(updates: Array, centre: Array) -> Products:
+    """The products ⟨x_i − c, x_j − c⟩ of the rows around a centre, in the smaller representation.
 
-    factors: (rows,), the p_i; None for 1.
+    Those with a row too far for float64 are not finite.
 
     >>> around(np.array([[3.0, 4.0], [0.0, 2.0]]), np.zeros(2)).times(np.array([1.0, 0.0])).tolist()
     [25.0, 8.0]
     """
     rows, columns = updates.shape
     if is_numpy_array(updates) and 0 < 2 * columns < rows:
-        away = np.concatenate(list(centred_blocks(updates, centre)), axis=1)
-        return Tall(away if factors is None else away * factors[:, None])
-    return Dense(products_around(updates, centre, factors))
+        return Tall(np.concatenate(list(centred_blocks(updates, centre)), axis=1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Dense(products_around(updates, centre))
 
 
-def in_numpy(products: Products) -> Products:
-    """The products as NumPy arrays."""
-    return Dense(as_numpy(products.gram)) if isinstance(products, Dense) else products
+def in_numpy(products: Products, fewest_on_gpu: float = np.inf) -> Products:
+    """The products as NumPy arrays; those of so many rows and more stay on a GPU."""
+    if isinstance(products, Tall) or (on_gpu(products.gram) and len(products) >= fewest_on_gpu):
+        return products
+    return Dense(as_numpy(products.gram))
 
 
 def products_around(updates: Array, centre: Array, factors: Floats | None = None) -> Array:
@@ -218,10 +255,13 @@ def products_around(updates: Array, centre: Array, factors: Floats | None = None
     """
     xp, rows = namespace(updates), updates.shape[0]
     column = like(np.ones((rows, 1)) if factors is None else factors[:, None], xp.astype(updates[:1, :1], xp.float64))
-    gram = like(np.zeros((rows, rows)), column)
-    for block in centred_blocks(updates, centre):
-        scaled = block if factors is None else block * column
-        gram += scaled @ xp.permute_dims(scaled, (1, 0))
+    gram, columns = like(np.zeros((rows, rows)), column), updates.shape[1]
+    for start, stop in ranges(columns, columns if on_gpu(updates) else SHARD):
+        total = xp.zeros_like(gram)
+        for block in centred_blocks(updates[:, start:stop], centre[start:stop]):
+            scaled = block if factors is None else block * column
+            total += scaled @ xp.permute_dims(scaled, (1, 0))
+        gram += total
     return gram
 
 
@@ -260,11 +300,17 @@ def copies_among(
 ) -> Ints:
     """`copies` of (rows, d) points, by blocks, so that not all squared distances are in memory at once.
 
+    For more than `ALL_PAIRS` rows the work grows in proportion to the rows. Then the typical distance is that of some
+    of them, and two rows that are hardly near enough to be copies may be missed (see `neighbours`).
+
     squared_distances: from two index arrays to the squared distances; default: computed from differences.
 
     >>> copies_among(np.array([[0.0], [1.0], [2.0], [3.0], [1.01]]), max_size=2).tolist()
     [0, 1, 2, 3, 1]
     """
+    if len(points) > ALL_PAIRS:
+        near = COPY * math.sqrt(typical_distance(nearest_distances(points)))
+        return _groups(components(points, near), max_size)
     rows = np.arange(len(points))
 
     def between(some: Ints, others: Ints) -> Iterator[tuple[Ints, Floats]]:

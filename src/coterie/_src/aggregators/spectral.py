@@ -29,14 +29,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from array_api_compat import is_numpy_array
-from scipy.special import expit
+from array_api_compat import device, is_numpy_array
 
 from coterie._src.aggregators.base import Aggregator, ceil_count, check_fraction
 from coterie._src.aggregators.coordinatewise import median
-from coterie._src.aggregators.distance import affine_combination, clip_factors
-from coterie._src.aggregators.products import Products, around, group_means, in_numpy, typical_distance
-from coterie._src.arrays import Array, Floats, Ints, as_numpy, namespace, on_gpu
+from coterie._src.aggregators.distance import affine_combination, around_median, clipping
+from coterie._src.aggregators.products import Products, group_means, in_numpy, typical_distance
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, expit, like, namespace
 
 TRACY_WIDOM = 3.27
 """The 0.999 quantile of the Tracy–Widom law. With few rows the largest eigenvalue of pure noise exceeds it a little
@@ -121,6 +120,7 @@ class SpectralFilter(Aggregator):
     """
 
     takes_weights: ClassVar[bool] = True
+    takes_shards = True
 
     max_byzantine: int | float
     form: Literal["removal", "no-regret"] = "removal"
@@ -138,35 +138,41 @@ class SpectralFilter(Aggregator):
 
     def aggregate_weighted(self, updates: Array, weights: Floats) -> Array:
         """The weighted aggregate; the noise of a row is assumed to be proportional to 1/√weight."""
-        centre = median(updates)
-        known, shares = self._shares(updates, weights, centre)
+        rows, columns = updates.shape
+        if min(rows, columns) < FEWEST:
+            return median(updates)
+        products, centre = around_median(updates)
+        known, shares = self._shares(products, columns, weights)
         if shares is None:
-            return centre if len(known) == len(updates) else median(updates[known])
+            return centre if len(known) == rows else median(updates[known])
         used = np.flatnonzero(shares)
         return affine_combination(updates[known[used]], centre, shares[used])
 
     def shares(self, updates: Array, weights: Floats) -> Floats | None:
-        known, shares = self._shares(updates, weights, median(updates))
+        rows, columns = updates.shape
+        if min(rows, columns) < FEWEST:
+            return None
+        known, shares = self._shares(around_median(updates).total, columns, weights)
         if shares is None:
             return None
-        found = np.zeros(len(updates))
+        found = np.zeros(rows)
         found[known] = shares / shares.sum()
         return found
 
-    def _shares(self, updates: Array, weights: Floats, centre: Array) -> tuple[Ints, Floats | None]:
-        """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows."""
-        rows = int(updates.shape[0])
+    def _shares(self, products: Products, columns: int, weights: Floats) -> tuple[Ints, Floats | None]:
+        """The rows at a finite distance from the centre, and how much each counts; None: the median of these rows.
+
+        products: of the rows around their median.
+        """
+        rows = len(products)
         bound = ceil_count(self.max_byzantine, rows) if isinstance(self.max_byzantine, float) else self.max_byzantine
-        everything = np.arange(rows)
-        if min(rows, updates.shape[1]) < FEWEST:
-            return everything, None
-        counts = weights / weights.max()
-        known, factors = clip_factors(updates, centre)
+        everything, counts = np.arange(rows), weights / weights.max()
+        factors = clipping(products.squares)
+        known = np.flatnonzero(factors)
         if len(known) == 0:
             return everything, None
-        products = around(updates[known], centre, factors[known])
-        if not on_gpu(updates) or len(known) < MANY:  # for few rows a CPU is as fast
-            products = in_numpy(products)
+        products = in_numpy(products, fewest_on_gpu=MANY)  # for few rows a CPU is as fast
+        products = products.among(known).scaled(factors[known])
         near = _within_distance(products.squares, counts[known], bound, rows - len(known))
         if len(near) == 0:
             return everything, None
@@ -180,7 +186,7 @@ class SpectralFilter(Aggregator):
         removable = max(0, min(bound - (rows - len(known)), (len(group_counts) - 1) // 2))
         if removable and len(group_counts) < FEWEST:
             return known, None
-        directions = min(len(group_counts) - 1, updates.shape[1]) // 4
+        directions = min(len(group_counts) - 1, columns) // 4
         if self.form == "removal":
             kept = _kept(products, group_counts, removable, directions)
         else:
@@ -225,13 +231,14 @@ def _kept(products: Products, counts: Floats, removable: int, directions: int) -
 def _kept_unless_white(products: Products, counts: Floats, removable: int, directions: int) -> Ints | None:
     """All rows if no direction exceeds the bound; the rows without displaced minorities if these have `SEVERAL`
     directions that do; otherwise None, since the noise may be white."""
-    everything = np.arange(len(products))
-    if removable == 0 or outlier_direction(products.centred(counts), directions) is None:
+    everything, centred = np.arange(len(products)), products.centred(counts)
+    if removable == 0 or outlier_direction(centred, directions) is None:
         return everything
-    if not _several(products.centred(counts), directions):
+    if not _several(centred, directions):
         return None
-    kept = _filtered(products, counts, removable, directions, _displaced_rows)[0]
-    return kept if _several(products.among(kept).centred(counts[kept]), directions) else None
+    kept = _filtered(products, counts, removable, directions, _displaced_rows, centred)[0]
+    left = centred if len(kept) == len(products) else products.among(kept).centred(counts[kept])
+    return kept if _several(left, directions) else None
 
 
 def _several(products: Products, directions: int) -> bool:
@@ -244,17 +251,24 @@ def _several(products: Products, directions: int) -> bool:
 
 
 def _filtered(
-    products: Products, counts: Floats, removable: int, directions: int, suspects: Suspects
+    products: Products,
+    counts: Floats,
+    removable: int,
+    directions: int,
+    suspects: Suspects,
+    centred: Products | None = None,
 ) -> tuple[Ints, bool]:
     """The indices of the rows that are kept, and whether the noise of these may be white.
 
     It is not white if `removable` rows are removed and the spectrum still exceeds the bound: then so do honest rows.
+    centred: `products.centred(counts)`, whose spectrum may be known; None: computed.
     """
     kept = np.arange(len(products))
     while removable > 0 and len(kept) >= FEWEST:
         removed = len(products) - len(kept)
         wanted = max(1 + len(kept) // 64, removed if len(products) >= MANY else 0)
-        centred = products.among(kept).centred(counts[kept])
+        if removed or centred is None:
+            centred = products.among(kept).centred(counts[kept])
         found = suspects(centred, counts[kept], min(removable, wanted), removable, directions)
         if found is None:
             return kept, True
@@ -282,78 +296,80 @@ def _displaced_rows(products: Products, counts: Floats, wanted: int, removable: 
     the sum and the difference of each direction and the next one are examined with it.
     """
     values, vectors = products.leading(directions)
-    along = as_numpy(vectors)[:, ::-1]
-    after = np.concatenate([along[:, 1:], np.zeros((len(along), 1))], axis=1)
-    candidates = np.concatenate([along, along + after, along - after], axis=1)
+    xp = namespace(vectors)
+    along = xp.flip(vectors, axis=1)
+    after = xp.concat([along[:, 1:], 0 * along[:, :1]], axis=1)
+    candidates = xp.concat([along, along + after, along - after], axis=1)
     gains, shares, sides = (each.reshape(3, -1) for each in displaced(candidates, removable))
     negligible = NEGLIGIBLE * float(products.squares.sum())
     enough = DISPLACED + UNLIKE * len(along) + 2 * np.log1p(np.arange(directions))
     for i in np.flatnonzero(gains.max(axis=0) > enough):
         if values[-1 - i] > _noise_edge(_without(products, values, vectors, 1, int(i) + 1), negligible):
             best = int(gains[:, i].argmax())
-            outwards = np.argsort(-sides[best, i] * candidates[:, best * directions + i], kind="stable")
+            outwards = np.argsort(-sides[best, i] * as_numpy(candidates[:, best * directions + int(i)]), kind="stable")
             return outwards[: min(wanted, max(1, round(float(shares[best, i]) * len(along))))]
     return None
 
 
-def displaced(along: Floats, most: int) -> tuple[Floats, Floats, Floats]:
+def displaced(along: Array, most: int) -> tuple[Floats, Floats, Floats]:
     """Whether a minority of at most `most` rows is displaced, for coordinates of the rows along several directions.
 
     The gain is twice the logarithm of the ratio of two likelihoods: that of two normal groups with a common variance,
     of which one has at most `most` rows, and that of one normal group. It does not depend on the scale of the
     coordinates, which is why it needs no estimate of the honest spread.
 
-    along: (rows, directions). Returns, each (directions,): the gain, the minority's share of the rows, and its side,
-    −1 or 1.
+    along: (rows, directions), on any device. Returns, each (directions,) in NumPy: the gain, the minority's share of
+    the rows, and its side, −1 or 1.
 
     >>> line = np.linspace(-1.0, 1.0, 30)
     >>> gain, share, side = displaced(np.stack([line, np.where(line > 0.7, line + 5, line)], axis=1), 10)
     >>> (gain > DISPLACED).tolist(), round(30 * share[1]), side[1]
     ([False, True], 5, np.float64(1.0))
     """
-    rows, columns = along.shape
-    away = (along - along.mean(axis=0)).T
-    away = np.sort(away / np.maximum(np.sqrt((away**2).mean(axis=1, keepdims=True)), 1e-300), axis=1)
-    sums = np.cumsum(away, axis=1)
+    xp, (rows, columns) = namespace(along), along.shape
+    away = (along - xp.mean(along, axis=0)).T
+    away = xp.sort(away / xp.clip(xp.sqrt(xp.mean(away**2, axis=1, keepdims=True)), 1e-300, None), axis=1)
+    sums = xp.cumulative_sum(away, axis=1)
     sizes = np.clip(np.rint(np.multiply(MINORITIES, rows)).astype(np.int64), 1, most)
-    lowest, highest = sums[:, sizes - 1] / sizes, -sums[:, rows - sizes - 1] / sizes
-    centres = np.concatenate([lowest, highest], axis=1).T
-    shares = np.broadcast_to(np.tile(sizes / rows, 2)[:, None], centres.shape)
-    firsts = np.arange(0, rows, math.ceil(rows / GROUPS))
-    counts = np.diff(firsts, append=rows).astype(np.float64)
-    away = np.add.reduceat(away, firsts, axis=1) / counts
+    lowest, highest = as_numpy(sums)[:, sizes - 1] / sizes, -as_numpy(sums)[:, rows - sizes - 1] / sizes
+    centres = like(np.concatenate([lowest, highest], axis=1).T, along)
+    shares = 0 * centres + like(np.tile(sizes / rows, 2)[:, None], along)
+    lasts = np.append(np.arange(math.ceil(rows / GROUPS) - 1, rows - 1, math.ceil(rows / GROUPS)), rows - 1)
+    counts = like(np.diff(lasts, prepend=-1).astype(np.float64), along)
+    if len(lasts) < rows:
+        away = xp.diff(sums[:, xp.asarray(lasts, device=device(along))], prepend=0 * sums[:, :1], axis=1) / counts
     gains, shares, centres = _two_groups(away, counts, shares, centres, most / rows, FIRST_STEPS)
-    best = gains.argmax(axis=0), np.arange(columns)
+    best = xp.argmax(gains, axis=0), xp.arange(columns, device=device(along))
     gain, share, centre = _two_groups(away, counts, shares[best], centres[best], most / rows, LAST_STEPS)
-    return gain, share, np.sign(centre)
+    return as_numpy(gain), as_numpy(share), np.sign(as_numpy(centre))
 
 
 def _two_groups(
-    away: Floats, counts: Floats, share: Floats, centre: Floats, most: float, steps: int
-) -> tuple[Floats, Floats, Floats]:
+    away: Array, counts: Array, share: Array, centre: Array, most: float, steps: int
+) -> tuple[Array, Array, Array]:
     """Expectation maximisation for `displaced`: the gain, and the share and the centre of the minority.
 
     away: (directions, groups), coordinates of mean 0 and variance 1. counts: (groups,), the rows that have them.
     share, centre: (..., directions), to start from. most: the largest share.
     """
-    rows = counts.sum()
+    xp, rows = namespace(away), counts.sum()
 
-    def against(share: Floats, centre: Floats) -> tuple[Floats, Floats, Floats]:
+    def against(share: Array, centre: Array) -> tuple[Array, Array, Array]:
         """The logarithm of every row's odds to be of the minority; the other group's centre, and the variance."""
         other = -share * centre / (1 - share)
-        variance = np.maximum(1 - share * centre**2 - (1 - share) * other**2, NARROW)
+        variance = xp.clip(1 - share * centre**2 - (1 - share) * other**2, NARROW, None)
         slope = (centre - other) / variance
-        offset = np.log(share / (1 - share)) - slope * (centre + other) / 2
+        offset = xp.log(share / (1 - share)) - slope * (centre + other) / 2
         return offset[..., None] + slope[..., None] * away, other, variance
 
     for _ in range(steps):
         members = expit(against(share, centre)[0]) * counts
-        total = members.sum(axis=-1)
-        centre = (members * away).sum(axis=-1) / np.maximum(total, 1e-300)
-        share = np.clip(total / rows, 1 / rows, most)
+        total = xp.sum(members, axis=-1)
+        centre = xp.sum(members * away, axis=-1) / xp.clip(total, 1e-300, None)
+        share = xp.clip(total / rows, 1 / float(rows), most)
     odds, other, variance = against(share, centre)
     squares = rows * (1 + other**2) / variance  # of the distances to the other group's centre
-    gain = 2 * np.logaddexp(0, odds) @ counts + rows * (2 * np.log1p(-share) - np.log(variance) + 1) - squares
+    gain = 2 * xp.logaddexp(0 * odds, odds) @ counts + rows * (2 * xp.log1p(-share) - xp.log(variance) + 1) - squares
     return gain, share, centre
 
 

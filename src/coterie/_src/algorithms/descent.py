@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -14,10 +14,18 @@ from coterie._src.algorithms.consistency import FirstUpdates, held_to_first
 from coterie._src.algorithms.convergence import PATIENCE, progress
 from coterie._src.algorithms.newton import SHARE, newton_step
 from coterie._src.arrays import Array, Floats, Ints, as_numpy, like
-from coterie._src.init.asking import RobustStart
-from coterie._src.init.conditioning import LONGEST, Conditioned, Conditioning, ask_conditioning, ask_sizes
-from coterie._src.intake import Accepted, Verdict, admit
-from coterie._src.network import Network
+from coterie._src.init.asking import RobustStart, chosen_centres
+from coterie._src.init.conditioning import (
+    LONGEST,
+    MAX_NUMBERS,
+    Conditioned,
+    Conditioning,
+    ask_conditioning,
+    ask_sizes,
+)
+from coterie._src.init.sampling import Sample, draw_sample
+from coterie._src.intake import Accepted, Verdict, admit, admit_asked
+from coterie._src.network import Network, SomeClients
 from coterie._src.server import Server, Step, take_step
 from coterie._src.step_sizes import ask_curvatures, automatic_steps
 
@@ -42,7 +50,8 @@ class ClusteredDescent:
         moves are less than that error and no longer get smaller; 0: never.
     weighted : a client counts by its number of samples, but no more than the median client, since it may report a
         false one; needs a rule that takes weights.
-    participation : the share of the clients that a round asks, drawn anew in each; the others are silent.
+    participation : the share of the clients that a round asks, drawn anew in each; the others are silent. The work and
+        the memory of a round are those of the clients that it asks.
     init : finds the first centres by asking the clients; the given ones tell only the kind of array. None: the given.
     labels : (m,), clusters that are known and fixed, -1 for a client that counts in none; None: clients choose.
     conditioned : whether the server asks for Hessians, and takes Newton steps in coordinates in which these are alike
@@ -66,25 +75,46 @@ class ClusteredDescent:
     max_byzantine: int = 0
 
     def initial_state(self, network: Network, start: Array, rng: Generator) -> State:
-        sizes = ask_sizes(network) if self.weighted or self.conditioned != "no" else None
+        first = self._asked_first(network, start, rng)
+        sizes = ask_sizes(first.network) if self.weighted or self.conditioned != "no" else None
         conditioning = None
         if self.conditioned != "no":
             assert sizes is not None
-            conditioning = ask_conditioning(network, 0 * start[:1, :], None, sizes, self.max_byzantine)
+            conditioning = ask_conditioning(first.network, 0 * start[:1, :], None, sizes, first.byzantine)
         agreement = math.nan
         if self.init is not None:
-            start, agreement = self.init.search(network, start, rng, conditioning)
+            init = self.init if first.clients is None else replace(self.init, byzantine_fraction=first.fraction)
+            start, agreement = init.search(first.network, start, rng, conditioning)
         rounds = self.rounds if self.resample and self.rounds else None
         asked = self.step_size is None and conditioning is None
-        curvatures = ask_curvatures(network, rounds) if asked else None
-        weights = bounded_weights(sizes) if self.weighted and sizes is not None else None
-        return State(0, start, self.labels, curvatures, weights, conditioning=conditioning, start_agreement=agreement)
+        state = State(
+            0,
+            start,
+            self.labels,
+            ask_curvatures(network, rounds) if asked else None,
+            conditioning=self._for_all(conditioning, first, network, start, rng),
+            start_agreement=agreement,
+        )
+        if not self.weighted or sizes is None:
+            return state
+        if first.clients is None:
+            return state._replace(weights=bounded_weights(sizes))
+        if self.participation < 1:
+            return state._replace(typical_size=float(np.median(sizes)))
+        return state._replace(weights=bounded_weights(ask_sizes(network)))
+
+    def _asked_first(self, network: Network, centres: Array, rng: Generator) -> Sample:
+        """The clients that are asked for sizes and Hessians: a sample where these are too many, or come only once."""
+        numbers = network.count * int(centres.shape[1]) ** 2
+        if self.conditioned == "constant" and (self.participation < 1 or numbers > MAX_NUMBERS):
+            return draw_sample(network, self.max_byzantine, rng)
+        return Sample(network, None, self.max_byzantine)
 
     def step(self, state: State, network: Network, rng: Generator) -> tuple[State, RoundInfo]:
         # broadcast the centres; clients choose one and reply with their update; admit what is well-formed
         part = (state.round, self.rounds) if self.resample else None
         if self.conditioned != "no" and state.conditioning is None and state.curvatures is None:
-            state = self._conditioned_again(state, network)
+            state = self._conditioned_again(state, network, rng)
         accepted = _collect(network, state, state.fixed, part, self._participants(network.count, rng))
         if state.conditioning is not None:
             return self._newton_step(state, network, accepted)
@@ -96,12 +126,26 @@ class ClusteredDescent:
         after = self._after(state, step, accepted, step_sizes)
         return after, self._info(after, step, accepted)
 
-    def _conditioned_again(self, state: State, network: Network) -> State:
+    def _for_all(
+        self, conditioning: Conditioning | None, first: Sample, network: Network, centres: Array, rng: Generator
+    ) -> Conditioning | None:
+        """The conditioning of the clients that were asked first as one of all clients."""
+        if conditioning is None or first.clients is None:
+            return conditioning
+        if self.participation < 1:  # the others are asked for nothing before they take part
+            return conditioning.of_clusters(chosen_centres(first.network, centres), int(centres.shape[0]))
+        return conditioning.of_everyone(network, centres, chosen_centres(network, centres), rng)
+
+    def _conditioned_again(self, state: State, network: Network, rng: Generator) -> State:
         """The state with coordinates; with curvatures where no Hessian can be used. After a restart, for example."""
-        sizes = ask_sizes(network)
-        found = ask_conditioning(network, 0 * state.centres[:1, :], None, sizes, self.max_byzantine)
+        first = self._asked_first(network, state.centres, rng)
+        sizes = ask_sizes(first.network)
+        found = ask_conditioning(first.network, 0 * state.centres[:1, :], None, sizes, first.byzantine)
         curvatures = ask_curvatures(network) if found is None else None
-        return state._replace(conditioning=found, curvatures=curvatures, first=None)
+        once = self.weighted and self.participation < 1 and first.clients is not None
+        typical = float(np.median(sizes)) if once else 0.0
+        conditioning = self._for_all(found, first, network, state.centres, rng)
+        return state._replace(conditioning=conditioning, curvatures=curvatures, typical_size=typical, first=None)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
         """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
@@ -110,13 +154,16 @@ class ClusteredDescent:
         # in rounds 1, 3, 7, …, after a restart, and where the steps do not get shorter
         due = state.newton is None or (state.round + 1) & state.round == 0 or state.rounds_since > 0
         if self.conditioned == "varying" and state.round and due:
-            conditioning = conditioning.at(network, state.centres, accepted.by_client(accepted.labels, 0))
+            labels = np.zeros(network.count, dtype=np.int64)
+            labels[accepted.clients] = accepted.labels
+            conditioning = conditioning.at(network, state.centres, labels)
             state = state._replace(conditioning=conditioning, newton=None)
-        elif self.conditioned == "constant" and not self.resample:
+        elif self.conditioned == "constant" and not self.resample and conditioning.means is None:
             state, accepted = _consistent(state, conditioning, accepted)
         step_size = SHARE if self.step_size is None else self.step_size
         longest = LONGEST if self.conditioned == "varying" else math.inf
-        step, newton, rows = newton_step(self.server, state, accepted, step_size, longest)
+        by_size = _by_size(network, state, accepted.clients)
+        step, newton, rows = newton_step(self.server, state, accepted, step_size, longest, by_size)
         step_sizes = np.full(state.centres.shape[0], step_size)
         after = self._after(state, step, accepted._replace(updates=rows), step_sizes)._replace(newton=newton)
         return after, self._info(after, step, accepted)
@@ -145,7 +192,7 @@ class ClusteredDescent:
         clusters = state.centres.shape[0]
         if state.curvatures is None:
             assert self.step_size is not None
-            return np.full(clusters, self.step_size)
+            return np.array([self.step_size] * clusters)
         return automatic_steps(state.curvatures[accepted.clients], accepted.labels, clusters)
 
     def _after(self, state: State, step: Step, accepted: Accepted, step_sizes: Floats) -> State:
@@ -178,6 +225,7 @@ class ClusteredDescent:
             unknown_senders=accepted.unknown_senders,
             # a round without a reply says nothing about convergence
             converged=len(accepted.clients) > 0 and (at_rest or precise or oscillates),
+            asked=accepted.asked,
         )
 
 
@@ -188,7 +236,7 @@ def _consistent(state: State, conditioning: Conditioning, accepted: Accepted) ->
     """
     coordinates, clients, labels = conditioning.coordinates, accepted.clients, accepted.labels
     points, updates = coordinates.points(as_numpy(state.centres)), coordinates.updates(as_numpy(accepted.updates))
-    first = state.first or FirstUpdates.none(len(accepted.verdicts), coordinates.dim)
+    first = state.first or FirstUpdates.none(len(conditioning.hessians), coordinates.dim)
     first = first.after(clients, points[labels], updates)
     state = state._replace(first=first)
     counted, held = held_to_first(conditioning, first, clients, labels, points, updates)
@@ -197,7 +245,8 @@ def _consistent(state: State, conditioning: Conditioning, accepted: Accepted) ->
     rows, verdicts = as_numpy(accepted.updates).copy(), accepted.verdicts.copy()
     with np.errstate(over="ignore"):
         rows[held] = coordinates.gradients(counted[held])
-    verdicts[clients[held]] = Verdict.INCONSISTENT
+    senders = clients[held]
+    verdicts[senders if accepted.asked is None else np.searchsorted(accepted.asked, senders)] = Verdict.INCONSISTENT
     return state, accepted._replace(updates=like(rows, accepted.updates), verdicts=verdicts)
 
 
@@ -212,7 +261,11 @@ def _collect(
     coordinates = None if state.conditioning is None else state.conditioning.coordinates
     replies = network.gradients(state.centres, state.round, labels, part, participants, coordinates)
     clusters = state.centres.shape[0]
-    accepted = admit(replies, clients=network.count, clusters=clusters, round=state.round, like=state.centres)
+    expected: dict[str, Any] = {"clusters": clusters, "round": state.round, "like": state.centres}
+    if participants is None:
+        accepted = admit(replies, clients=network.count, **expected)
+    else:
+        accepted = admit_asked(replies, participants, **expected)
     if labels is None:
         return accepted
     counted = labels[accepted.clients] >= 0
@@ -220,9 +273,16 @@ def _collect(
     return accepted._replace(clients=clients, labels=labels[clients], updates=accepted.updates[counted])
 
 
-def bounded_weights(sizes: Floats) -> Floats:
-    """(m,): n_i over the median of all, at most 1."""
-    weights: Floats = np.minimum(sizes / np.median(sizes), 1.0)
+def _by_size(network: Network, state: State, clients: Ints) -> Floats | None:
+    """(rows,): how much the clients of a round count by their numbers of samples; None where the state knows that."""
+    if not state.typical_size or not len(clients):
+        return None
+    return bounded_weights(ask_sizes(SomeClients(network, clients)), state.typical_size)
+
+
+def bounded_weights(sizes: Floats, typical: float | None = None) -> Floats:
+    """(m,): n_i over the median of all, at most 1; typical: the median, if it is known."""
+    weights: Floats = np.minimum(sizes / (np.median(sizes) if typical is None else typical), 1.0)
     return weights
 
 

@@ -25,7 +25,12 @@ SHORTER = (1.0, 0.5, 0.25, 0.125, 0.0)
 
 
 def newton_step(
-    server: Server, state: State, accepted: Accepted, share: float, longest: float = math.inf
+    server: Server,
+    state: State,
+    accepted: Accepted,
+    share: float,
+    longest: float = math.inf,
+    by_size: Floats | None = None,
 ) -> tuple[Step, NewtonSteps, Floats]:
     """θ_j ← Π_Θ(θ_j − share·B R_jᵀ g_j) with g_j the aggregate of the rows R_j Bᵀ∇F_i of cluster j.
 
@@ -33,17 +38,21 @@ def newton_step(
     members. Where the clients' Hessians differ by more than chance, the noise of each row has a shape of its own. The
     rule then judges the rows R_i Bᵀ∇F_i, whose noise is alike, and the step is that of the rows which it keeps.
 
-    longest: the length of a step at most, in the coordinates of the federation. A large step that costs too many
-    members is shortened (`bearable_shares`).
+    A large step that costs too many members is shortened (`bearable_shares`).
+
+    longest: the length of a step at most, in the coordinates of the federation. by_size: (rows,), how much the replies
+    count by their numbers of samples, where the state does not say so.
 
     Returns the step, whose moves are in the coordinates of the rows, so that they measure the change of predictions;
     the maps R_j for the next round; and the (rows, r) rows.
     """
     conditioning, clusters = state.conditioning, state.centres.shape[0]
     assert conditioning is not None
-    weights = conditioning.leverages[accepted.clients]
+    weights = conditioning.leverages_of(accepted.clients)
     if state.weights is not None:
         weights = weights * state.weights[accepted.clients]
+    if by_size is not None:
+        weights = weights * by_size
     newton = state.newton
     if newton is None or not newton.fits(accepted.clients, accepted.labels):
         newton = conditioning.newton(accepted.clients, accepted.labels, clusters, weights)
@@ -56,7 +65,8 @@ def newton_step(
     origin, step_sizes = np.zeros((clusters, rows.shape[1])), np.full(clusters, share)
     step = take_step(inner, origin, used, step_sizes, None, taken, state.memory)
     moved_by = chosen.newton.moves(step.centres)
-    moved_by *= bearable_shares(conditioning, newton, rows, updates, step.centres, moved_by)[:, None]
+    if conditioning.means is None:  # the Hessians of the clients are known
+        moved_by *= bearable_shares(conditioning, newton, rows, updates, step.centres, moved_by)[:, None]
     lengths = np.linalg.norm(moved_by, axis=1, keepdims=True)
     moves = conditioning.coordinates.parameters(moved_by * np.minimum(1.0, longest / np.maximum(lengths, 1e-300)))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What a method should lie between: every client by itself, and the oracle that knows the truth."""
+"""Reference methods to compare with: every client alone, and the oracle, which is given the true clusters."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Attack:
         farthest, found in every round by a line search (the optimised attacks of Allouah et al.,
         Fixing by mixing, 2023).
     sleep : the number of first rounds in which the Byzantine clients send honest replies from their own data.
-    objective : what the adversary wants, one of the payload's `objectives`; "auto" for the first of them.
+    objective : what the adversary maximises, one of the payload's `objectives`; "auto" for the first of them.
 
     Examples
     --------
@@ -66,10 +66,11 @@ class Attack:
         """What the Byzantine clients send instead of their honest replies."""
         if view.round < self.sleep and self.sleep:
             return data_poisoning(view)
-        view = view._replace(objective=self._objective)
+        payload = cast(Payload, self.payload)
+        if payload.objectives:
+            view = view._replace(objective=self._objective)
         if view.centres is not None and not view.fixed:
             view = self._with_claims(view)
-        payload = cast(Payload, self.payload)
         if self.scale is None or (self.scale == WORST and (view.centres is None or view.round < 0)):
             return payload(view)
         return _worst(payload, view) if self.scale == WORST else payload(view, self.scale)

@@ -57,7 +57,7 @@ class View(NamedTuple):
     coordinates : in which the server aggregates, and in which `updates` and forged updates are; None for those of the
         centres.
     truth : the true clusters and centres, if the adversary knows them.
-    objective : what the adversary wants, one of `Payload.objectives`.
+    objective : what the adversary maximises, one of `Payload.objectives`.
     memory : what the attack keeps from round to round; every method of a trial has its own.
     rehearse : (attack, rounds) -> where the server would be after so many rounds under this attack; None where the
         adversary does not know the server.

@@ -9,7 +9,7 @@ import torch
 from coterie._src.batch.trials import run_batch
 from coterie._src.experiments.callbacks import Callback
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.engines import Engine, Interrupted, Job, Stop, told_rounds
+from coterie._src.experiments.engines import Engine, Interrupted, Job, Stop, round_listener
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.problems import MixedRegression
@@ -59,7 +59,7 @@ def device_engine(device: str) -> Engine:
     """The engine that runs trials of one configuration together, as many at once as fit into the device's memory."""
 
     def run(jobs: Sequence[Job], callback: Callback, stop: Stop) -> Iterator[tuple[int, TrialResult]]:
-        told = told_rounds(callback, stop)
+        listener = round_listener(callback, stop)
         groups: dict[str, list[int]] = {}
         for index, job in enumerate(jobs):
             groups.setdefault(job.config.model_dump_json(), []).append(index)
@@ -69,7 +69,9 @@ def device_engine(device: str) -> Engine:
                 if stop():
                     return
                 try:
-                    results = run_batch(config, [jobs[index].trial for index in some], device, lambda: told(0, "", {}))
+                    results = run_batch(
+                        config, [jobs[index].trial for index in some], device, lambda: listener(0, "", {})
+                    )
                 except Interrupted:
                     return
                 except torch.OutOfMemoryError:

@@ -20,7 +20,8 @@ from coterie._src.batch.three_stage import trimmed_kmeans
 from coterie._src.data import Truth
 from coterie._src.data.synthetic import draw_layout
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.methods import METHODS, RuleSetting, projection
+from coterie._src.experiments.method_setting import RuleSetting, projection
+from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.problems import MixedRegression
 from coterie._src.experiments.starts import first_centres

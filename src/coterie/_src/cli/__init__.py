@@ -1,13 +1,30 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from coterie._src.cli import audit, federate, plan, report, reproduce, results, run, site, sweep, watch
+from coterie._src.cli import (
+    aggregate,
+    audit,
+    federate,
+    federate_server,
+    federate_sites,
+    plan,
+    report,
+    reproduce,
+    results,
+    run,
+    site,
+    sweep,
+    watch,
+)
 from coterie._src.cli.app import app, entry
 
 __all__ = [
+    "aggregate",
     "app",
     "audit",
     "entry",
     "federate",
+    "federate_server",
+    "federate_sites",
     "plan",
     "report",
     "reproduce",
@@ -20,6 +37,7 @@ __all__ = [
 
 ORDER = (
     "run", "config", "list_names", "report", "watch", "sweep", "results", "plot", "arena", "reproduce", "plan", "audit",
+    "aggregate",
 )  # fmt: skip
 """As --help lists them: what one meets first stands first."""
 

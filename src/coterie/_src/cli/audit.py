@@ -94,6 +94,17 @@ def _audit_federation(folder: Path, everyone: bool, picture: Path | None) -> Non
     if any(size < MIN_COMPARED for size in sizes.values()):
         print(f"In a cluster of fewer than {MIN_COMPARED} nobody can stand out.")
     print_scores(folder)
+    for line in _expiry(folder):
+        print(f"note: {line}")
     path = picture or folder / "audit.png"
     audit_map(rows, path, names)
     print(path)
+
+
+def _expiry(folder: Path) -> list[str]:
+    """What to know about certificates that end soon; nothing without the package that reads them."""
+    try:
+        from coterie._src.federation.certificates import expiry_warnings
+    except ImportError:
+        return []
+    return expiry_warnings(folder.resolve().parent)

@@ -115,11 +115,11 @@ def run_study(
         rows |= {name: databases[name].rows(grid.keys) for name, grid in part.items()}
         if study.report_early:
             write_atomically(folder / first, study.reports[first](rows, options).encode())
-    for file, draw in study.figures.items():
-        draw(rows, folder / file, options)
     for file, report in study.reports.items():
         print(f"{study.name}: {file}", file=sys.stderr)
         write_atomically(folder / file, report(rows, options).encode())
+    for file, draw in study.figures.items():  # last: the tables are there if drawing fails
+        draw(rows, folder / file, options)
     return [folder / file for file in study.reports]
 
 

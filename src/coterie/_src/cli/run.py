@@ -28,15 +28,16 @@ def config(file: ConfigFile = None, changes: Overrides = None) -> None:
 @app.command(name="list")
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, attacks, targets, starts, problems or tasks; default: all of them.")
+        str | None, typer.Argument(help="methods, attacks, targets, starts, problems, tasks or rules; default: all.")
     ] = None,
 ) -> None:
-    """List the names that a configuration may use, each with a line that says what it is."""
+    """List the names that a configuration or a command may use, each with a line that says what it is."""
     from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS
     from coterie._src.experiments.methods import METHODS
     from coterie._src.experiments.problems import PROBLEMS
     from coterie._src.experiments.starts import STARTS
     from coterie._src.registry import Registry
+    from coterie._src.sharding.rules import RULES
     from coterie._src.tasks import TASKS
 
     registries: dict[str, Registry[Any]] = {
@@ -46,6 +47,7 @@ def list_names(
         "starts": STARTS,
         "problems": PROBLEMS,
         "tasks": TASKS,
+        "rules": RULES,
     }
     if kind is not None and kind not in registries:
         raise ValueError(f"list: must be one of {', '.join(registries)}, got {kind}")
@@ -122,7 +124,7 @@ def _run(
     continued: Path | None = None,
 ) -> None:
     from coterie._src.cli.views import Page, ProgressBar, Results
-    from coterie._src.experiments.callbacks import Callbacks, RunInfo, flattened, tell_rounds, told
+    from coterie._src.experiments.callbacks import Callbacks, RunInfo, flattened, replay_rounds, start_and_end
     from coterie._src.experiments.continuation import continue_trial, read_run
     from coterie._src.experiments.engines import run_trials
     from coterie._src.experiments.progress import ProgressFile, max_rounds, trial_notes
@@ -134,14 +136,14 @@ def _run(
     files = [] if folder is None else [folder, progress, results, Page(folder, results)]
     callback = Callbacks([ProgressBar(chosen), *(files or [results]), *trackers])
     run = RunInfo(command_line(), chosen.run.seed, flattened(chosen), None if folder is None else folder.path)
-    with CtrlC() as interrupted, told(callback, run, interrupted):
+    with CtrlC() as interrupted, start_and_end(callback, run, interrupted):
         print_doubts([chosen])
         if earlier is None:
             for _ in run_trials(chosen, callback, interrupted, folder=place):
                 pass
         else:
             trial = continue_trial(chosen, earlier, trial_notes(place))
-            tell_rounds(callback, trial)
+            replay_rounds(callback, trial)
             callback.on_trial(trial)
     if folder is not None:
         state = "Interrupted; finished trials are" if results.status == "interrupted" else "Everything is"

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coterie._src.cli.app import app, output_console
 from coterie._src.cli.federate import needing_flower
+from coterie._src.experiments.printable import printable
 
 site = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,32 @@ site = typer.Typer(
 app.add_typer(site, name="site")
 POLICY = "site.toml"
 Folder = Annotated[Path, typer.Argument(help="The site's folder, in which its site.toml is.")]
+
+
+@site.command("init")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(help="The site's folder, as it came from the server, or a new one.")
+    ] = Path(),
+    name: Annotated[str | None, typer.Option(help="The name of the site. Default: that of the folder.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Make a further key, to take the place of the first.")] = False,
+    use_next: Annotated[
+        bool, typer.Option("--use-next", help="Put the further key in the place of the first.")
+    ] = False,
+) -> None:
+    """Make this site's key. Its private half stays here; send the public half to the server's administrator.
+
+    To renew it: `--renew`, send the new public half, and when the server's administrator has added it, `--use-next` and
+    start again. Until then the old key is valid.
+    """
+    with needing_flower():
+        from coterie._src.federation.site_keys import make_key, use_next_key
+    if use_next:
+        use_next_key(folder)
+        print("The next start of this site uses the new key.")
+        return
+    file, found = make_key(folder, folder.resolve().name if name is None else name, renew)
+    print(f"Send {file} to the server's administrator, and say by telephone: {found}")
 
 
 @site.command("log")
@@ -93,4 +120,4 @@ def check(
 
 def _plain(text: str) -> str:
     """Text from others, without control characters and markup."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("[", "\\[")
+    return printable(text, 1000).replace("[", "\\[")

@@ -110,7 +110,7 @@ def run_grids(
     """
     from coterie._src.cli.views import SweepProgress
     from coterie._src.experiments import check
-    from coterie._src.experiments.callbacks import Callbacks, RunInfo, told
+    from coterie._src.experiments.callbacks import Callbacks, RunInfo, start_and_end
     from coterie._src.experiments.database import FILE, Database
     from coterie._src.experiments.engines import local_engine, ray_engine, worker_count
     from coterie._src.experiments.progress import ProgressFile
@@ -146,7 +146,7 @@ def run_grids(
 
         run = RunInfo(command_line(), configs[0].run.seed, all_options(configs) if trackers else {}, folder)
         with (
-            told(tracked := Callbacks(trackers), run, interrupted),
+            start_and_end(tracked := Callbacks(trackers), run, interrupted),
             SweepProgress(total, total - len(left), lambda: results_table(aggregate(rows()), last=12)) as view,
             ProgressFile(place := folder.resolve(), total, total - len(left)) as progress,
         ):

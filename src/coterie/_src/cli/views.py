@@ -18,9 +18,10 @@ from coterie._src.experiments import Config, RunFolder, TrialResult, run_title, 
 from coterie._src.experiments.callbacks import Callback, RunInfo, Status
 from coterie._src.experiments.doubts import result_doubts
 from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.progress import max_rounds
 from coterie._src.experiments.run_folder import outcome
-from coterie._src.report import accuracy_table, as_table, cluster_members, printable, shortened
+from coterie._src.report import accuracy_table, as_table, cluster_members, shortened
 
 TABLE_SECONDS = 2.0
 """The seconds between two updates of the running table, each of which reads all results so far."""

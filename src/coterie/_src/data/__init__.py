@@ -1,7 +1,7 @@
-"""Who the clients are, and the ground truth that travels beside their data."""
+"""The data of the clients, how it is read and drawn, and the ground truth beside it."""
 
 from coterie._src.data.clients import Block, Clients, Federation, HeldOut, Truth, hold_out
-from coterie._src.data.encoding import Encoding, Number, learn_encoding
+from coterie._src.data.encoding import Encoding, Number
 from coterie._src.data.folder import (
     OwnData,
     encode_tables,
@@ -23,8 +23,10 @@ from coterie._src.data.images import (
     split_dirichlet,
     split_iid,
 )
+from coterie._src.data.learn_encoding import learn_encoding
+from coterie._src.data.raw_table import RawTable
 from coterie._src.data.synthetic import gaussian_means, mixed_regression, poisson_means
-from coterie._src.data.tables import RawTable, client_tables, frame_table, is_frame, stamp, without_names
+from coterie._src.data.tables import client_tables, frame_table, is_frame, stamp, without_names
 from coterie._src.data.tabular import tabular
 
 __all__ = [

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from coterie._src.data.clients import Clients
-from coterie._src.data.encoding import Encoding, learn_encoding
-from coterie._src.data.tables import RawTable, client_tables
+from coterie._src.data.encoding import Encoding
+from coterie._src.data.learn_encoding import learn_encoding
+from coterie._src.data.raw_table import RawTable
+from coterie._src.data.tables import client_tables
 
 
 class OwnData(NamedTuple):

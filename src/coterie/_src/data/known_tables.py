@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.data.tables import RawTable, as_text, by_client, read_table
+from coterie._src.data.raw_table import RawTable, as_text
+from coterie._src.data.tables import by_client, read_table
 from coterie._src.registry import Registry
 
 Tables = dict[str, RawTable]

@@ -8,65 +8,29 @@ from __future__ import annotations
 import csv
 import datetime
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.arrays import Ints
+from coterie._src.data.raw_table import (
+    RawTable,
+    as_text,
+    is_missing,
+    parsed,
+    refuse_times,
+    require,
+    short,
+)
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
-MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
-"""Text cells that count as missing, in lower case."""
 FRAME = "frame (rows from 0)"
 """The source of a table that is no file, for messages."""
-
-
-@dataclass(frozen=True, eq=False)
-class RawTable:
-    """Samples as they were given.
-
-    Parameters
-    ----------
-    columns : mapping from str to array of shape (n,)
-        float64, where NaN is a missing value; or objects, each a str or None, where None is a missing value.
-    rows : array of shape (n,)
-        The row of every sample as its source counts them, for messages.
-    source : str
-        Where the samples come from, for messages.
-
-    Examples
-    --------
-    >>> table = RawTable({"age": np.array([40.0, np.nan])}, np.array([2, 3]), "oslo.csv")
-    >>> len(table), table.cell("age", 1)
-    (2, "oslo.csv: column 'age', row 3")
-    """
-
-    columns: Mapping[str, NDArray[Any]]
-    rows: Ints
-    source: str
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def cell(self, name: str, index: int) -> str:
-        """The place of a cell, in words."""
-        return f"{self.source}: column {name!r}, row {self.rows[index]}"
-
-    def take(self, index: Ints) -> RawTable:
-        """The given samples."""
-        return RawTable({name: column[index] for name, column in self.columns.items()}, self.rows[index], self.source)
-
-    def without(self, name: str) -> RawTable:
-        """The table without one of its columns."""
-        kept = {other: column for other, column in self.columns.items() if other != name}
-        return RawTable(kept, self.rows, self.source)
 
 
 # --- sources ------------------------------------------------------------------------------------------
@@ -172,12 +136,6 @@ def read_table(file: Path, wanted: Sequence[str] = ()) -> RawTable:
     if not len(table):
         raise ValueError(f"{file}: holds no sample")
     return table
-
-
-def require(table: RawTable, name: str) -> None:
-    """Raise an error if the table has no such column."""
-    if name not in table.columns:
-        raise ValueError(f"{table.source}: no column {name!r}; it has {', '.join(table.columns)}")
 
 
 def _refuse_repeated(source: str, names: Sequence[str]) -> None:
@@ -340,65 +298,3 @@ def _untyped_objects(source: str, name: str, cells: list[Any]) -> NDArray[Any]:
 def _is_absent(cell: Any) -> bool:
     """Whether a cell is None, or one of the objects by which pandas marks a missing value: NaN, NaT and NA."""
     return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and np.isnan(cell))
-
-
-def refuse_times(source: str, name: str) -> NoReturn:
-    """A date has no unit that would be right for everyone."""
-    raise ValueError(
-        f"{source}: column {name!r} holds dates or times; turn it into a number, such as days since a date, "
-        "or name the columns to use in `columns`, without it"
-    )
-
-
-# --- cells --------------------------------------------------------------------------------------------
-
-
-def as_text(cells: Iterable[str | None]) -> NDArray[Any]:
-    """Text cells without spaces around them; None where they are missing.
-
-    >>> as_text([" a", "NA", None]).tolist()
-    ['a', None, None]
-    """
-    stripped = [None if cell is None else cell.strip() for cell in cells]
-    text = np.empty(len(stripped), dtype=object)
-    text[:] = [None if cell is None or cell.lower() in MISSING else cell for cell in stripped]
-    return text
-
-
-def is_missing(column: NDArray[Any]) -> NDArray[np.bool_]:
-    """(n,): where a column has no value."""
-    if column.dtype == object:
-        return np.array([cell is None for cell in column], dtype=np.bool_)
-    return np.asarray(np.isnan(column))
-
-
-def number(cell: str) -> float | None:
-    """The number that a cell of text stands for; true and false are 1 and 0; None where it is none.
-
-    >>> number("1e3"), number("True"), number("1_000"), number("x")
-    (1000.0, 1.0, None, None)
-    """
-    if cell.lower() in ("true", "false"):
-        return float(cell.lower() == "true")
-    try:
-        return None if "_" in cell else float(cell)
-    except ValueError:
-        return None
-
-
-def parsed(text: NDArray[Any]) -> NDArray[np.float64] | None:
-    """A column of text as numbers, NaN where it is missing; None if a cell is no number."""
-    known: dict[str | None, float | None] = {cell: number(cell) for cell in set(text) if cell is not None}
-    if any(value is None for value in known.values()):
-        return None
-    known[None] = np.nan
-    return np.array([known[cell] for cell in text], dtype=np.float64)
-
-
-def short(value: float) -> str:
-    """The shortest text of a number.
-
-    >>> short(3.0), short(0.1)
-    ('3', '0.1')
-    """
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

@@ -23,7 +23,7 @@ from coterie._src.arrays import Floats, Ints
 from coterie._src.data import Clients
 from coterie._src.estimators import saving
 from coterie._src.experiments.config import AlgorithmSection
-from coterie._src.experiments.methods import max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
 from coterie._src.fitting import Result, fit
 from coterie._src.membership import Membership, cluster_of
 from coterie._src.suspicion import trusted_clusters

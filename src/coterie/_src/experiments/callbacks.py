@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: the loop over rounds knows nothing of stores, views and trackers."""
+"""Callbacks, which are called while a run goes on: stores, views and trackers stay out of the loop over rounds."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class RunInfo:
 
 
 class Callback:
-    """What is told of a run; a subclass overrides the methods that it needs, each of which does nothing by default.
+    """The base class of callbacks; a subclass overrides the methods that it needs, and each does nothing by default.
 
     All methods are called in the process and the thread that began the run, in this order: `on_start`; for every trial
-    `on_round` as often as there are rounds, and `on_trial`; `on_end`. Rounds are told as they end. Those of trials that
-    run in other processes are told when the trial has ended, immediately before its `on_trial`; those of a trial that
-    is interrupted there are not told. What a method raises ends the run, of which the other callbacks are told by
-    `on_end`. No method is added or changed without a deprecation.
+    `on_round` as often as there are rounds, and `on_trial`; `on_end`. `on_round` is called when the round ends. For
+    trials in other processes it is called when the trial has ended, immediately before `on_trial`, and not at all if
+    the trial is interrupted there. What a method raises ends the run, and the `on_end` of the other callbacks is still
+    called. No method is added or changed without a deprecation.
 
     Examples
     --------
@@ -123,7 +123,7 @@ NOTHING = Callback()
 
 
 class Callbacks(Callback):
-    """Several callbacks as one; each is told in turn."""
+    """Several callbacks as one; each is called in turn."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         for one in callbacks:
@@ -155,8 +155,8 @@ class Callbacks(Callback):
 
 
 @contextmanager
-def told(callback: Callback, run: RunInfo, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """A context in which a run goes on: `callback` is told of its start and, whatever happens, of its end."""
+def start_and_end(callback: Callback, run: RunInfo, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """A context in which a run goes on: calls `on_start` before it and, whatever happens, `on_end` after it."""
     status: Status = "failed"
     try:
         callback.on_start(run)
@@ -169,8 +169,8 @@ def told(callback: Callback, run: RunInfo, stopped: Callable[[], bool] = lambda:
         callback.on_end(status)
 
 
-def tell_rounds(callback: Callback, result: TrialResult) -> None:
-    """Tell the rounds of a trial that has ended."""
+def replay_rounds(callback: Callback, result: TrialResult) -> None:
+    """Call `on_round` for every round of a trial that has ended."""
     plain = {name.removesuffix(OWN): found for name, found in result.methods.items()}
     for method, found in plain.items():
         for row in found.rounds:

@@ -130,7 +130,7 @@ class AttackSection(Section):
 
     objective: str = Field(
         "auto",
-        description="what the adversary wants, of an attack with a choice: "
+        description="what the adversary maximises, for an attack with several objectives: "
         + "; ".join(f"{p.name}: {', '.join(p.objectives)}" for p in PAYLOADS if p.objectives),
     )
 

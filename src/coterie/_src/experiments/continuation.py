@@ -18,7 +18,8 @@ from coterie._src.algorithms import Algorithm, ClusteredDescent
 from coterie._src.arrays import Floats, Ints, as_numpy, like
 from coterie._src.experiments.changes import Changes, ClusterChange
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.methods import METHODS, Method, Setting
+from coterie._src.experiments.method_setting import Setting
+from coterie._src.experiments.methods import METHODS, Method
 from coterie._src.experiments.models import load, read_labels
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import Observe, TrialSetup, draw_trial

@@ -12,7 +12,8 @@ import numpy as np
 from coterie._src import theory
 from coterie._src.data.synthetic import byzantine_count
 from coterie._src.experiments.config import AlgorithmSection, AttackSection, Config
-from coterie._src.experiments.methods import METHODS, OWN, max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
+from coterie._src.experiments.methods import METHODS, OWN
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import smallest_share_of
 from coterie._src.experiments.problems import ClientTables, Images, Synthetic, problem_of
@@ -220,7 +221,7 @@ def _fewer_clusters(config: Config, trials: Sequence[TrialResult]) -> str | None
             fewer[name] = [count for count in counts if count < wanted]
     if not fewer:
         return None
-    told = [
+    notes = [
         f"{name} ({min(counts)}" + (f", in {len(counts)} of {len(trials)} trials)" if len(trials) > 1 else ")")
         for name, counts in fewer.items()
     ]
@@ -233,7 +234,7 @@ def _fewer_clusters(config: Config, trials: Sequence[TrialResult]) -> str | None
         else "",
     ]
     return (
-        f"clusters: fewer than problem.clusters = {wanted} have clients with {', '.join(told)}; "
+        f"clusters: fewer than problem.clusters = {wanted} have clients with {', '.join(notes)}; "
         f"{'; '.join(filter(None, advice)) or 'try fewer, or --set algorithm.clusters=auto'}"
     )
 

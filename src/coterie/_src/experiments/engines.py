@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from coterie._src.aggregators import Aggregator
 from coterie._src.arrays import Array, available_cores
 from coterie._src.attacks import Attack
-from coterie._src.experiments.callbacks import NOTHING, Callback, OnRound, tell_rounds
+from coterie._src.experiments.callbacks import NOTHING, Callback, OnRound, replay_rounds
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.outcome import Row, TrialResult
@@ -70,7 +70,7 @@ def run_trials(
 ) -> Iterator[TrialResult]:
     """Yield the trials of a configuration as they end; see `Engine` for the arguments.
 
-    callback: is told of progress, rounds and trials; its start and its end are the caller's.
+    callback: its `on_progress`, `on_round` and `on_trial` are called; `on_start` and `on_end` are the caller's to call.
     rules: additional aggregators by name, each of which runs in Algorithm 1 beside the configured methods. attack:
     replaces the configured one. With either, all trials run in this process. folder: where their progress is noted.
     """
@@ -97,8 +97,8 @@ def local_engine(workers: int) -> Engine:
     return run
 
 
-def told_rounds(callback: Callback, stop: Stop = lambda: False) -> OnRound:
-    """A function to call after every round: it tells the callback, and raises `Interrupted` if `stop()`."""
+def round_listener(callback: Callback, stop: Stop = lambda: False) -> OnRound:
+    """A function to call after every round: it calls the callback, and raises `Interrupted` if `stop()`."""
     done = 0
 
     def on_round(trial: int, method: str, row: Row) -> None:
@@ -116,7 +116,7 @@ def told_rounds(callback: Callback, stop: Stop = lambda: False) -> OnRound:
 def _in_this_process(
     jobs: Sequence[Job], callback: Callback, stop: Stop, custom: Custom = NOTHING_CUSTOM
 ) -> Iterator[tuple[int, TrialResult]]:
-    on_round, cache = told_rounds(callback, stop), DataCache()
+    on_round, cache = round_listener(callback, stop), DataCache()
     for index, job in enumerate(jobs):
         try:
             result = _run_job(job, on_round, cache, custom)
@@ -143,7 +143,7 @@ def _in_workers(jobs: Sequence[Job], workers: int, callback: Callback, stop: Sto
                 callback.on_progress(counter.value)
                 for future in ended:
                     result = future.result()
-                    tell_rounds(callback, result)
+                    replay_rounds(callback, result)
                     yield indices.pop(future), result
         except BrokenProcessPool:
             raise OSError(0, "one was killed (out of memory?); finished trials are kept", "worker processes") from None
@@ -212,7 +212,7 @@ def ray_engine(address: str | None = None) -> Engine:
                 ended, _ = ray.wait(list(indices), timeout=POLL_SECONDS)
                 for reference in ended:
                     result = ray.get(reference)
-                    tell_rounds(callback, result)
+                    replay_rounds(callback, result)
                     yield indices.pop(reference), result
             for reference in indices:
                 ray.cancel(reference, force=True)

@@ -216,7 +216,7 @@ def _trial_progress(process: Process, trial: int, method: str, rounds: int, reco
     place = {"process": process, "trial": trial, "method": method, "round": state.round, "rounds": rounds}
     if info is None or recorder.local:
         return TrialProgress(**place)
-    names = recorder.task.clients.names
+    names, info = recorder.task.clients.names, info.whole(recorder.task.clients.count)
     refused = np.flatnonzero((info.verdicts != Verdict.ACCEPTED) & (info.verdicts != Verdict.SILENT))
     return TrialProgress(
         **place,
@@ -254,7 +254,7 @@ def _audit(recorder: Recorder) -> Sequence[Audited]:
             client=_short(recorder.task.clients.names[client]),
             cluster=int(recorder.labels[client]),
             refused=float(recorder.refused[client]) / rounds,
-            silent=float(recorder.silent[client]) / rounds,
+            silent=float(rounds - recorder.heard[client]) / rounds,
             trimmed=float(trimmed[client]),
         )
         for client in order.tolist()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.arrays import Bools, Floats, as_numpy
+from coterie._src.algorithms import RoundInfo
+from coterie._src.arrays import Bools, Floats, Ints, as_numpy
 from coterie._src.data import Truth
 from coterie._src.experiments.outcome import MethodResult, Row
 from coterie._src.intake import Verdict
@@ -36,7 +37,7 @@ class Recorder:
     def __post_init__(self) -> None:
         m = self.task.clients.count
         self.refused = np.zeros(m, dtype=np.int64)
-        self.silent = np.zeros(m, dtype=np.int64)
+        self.heard = np.zeros(m, dtype=np.int64)  # the rounds in which the client was not silent
         self.changed = np.zeros(m, dtype=np.int64)
         self.trimmed = np.zeros(m)
         self.counted = np.zeros(m, dtype=np.int64)
@@ -53,46 +54,49 @@ class Recorder:
         if info is None or not self.record:
             return {}
         row: Row = {"round": state.round}
-        if self.truth is not None:
-            if not np.array_equal(info.labels, self.judged):  # most rounds change no label
-                self.judged, self.agreement = info.labels, agreement(info.labels, self.truth)
-            row |= evaluate(state.centres, info.labels, self.truth, known=self.agreement)
-            share = contamination(info.labels, self.is_byzantine, state.centres.shape[0])
+        task, truth, is_byzantine = self.task, self.truth, self.is_byzantine
+        if info.asked is not None:  # the work of a round is that of the clients that it asks
+            is_byzantine = is_byzantine[info.asked]
+            truth = None if truth is None else replace(truth, labels=truth.labels[info.asked])
+        if truth is not None:
+            if info.asked is not None or not np.array_equal(info.labels, self.judged):  # most rounds change no label
+                self.judged, self.agreement = info.labels, agreement(info.labels, truth)
+            row |= evaluate(state.centres, info.labels, truth, known=self.agreement)
+            share = contamination(info.labels, is_byzantine, state.centres.shape[0])
             row["contamination"] = " ".join(f"{part:.4f}" for part in share)
             if self.tests:
-                each = self._accuracies(info.labels)
+                each = self._accuracies(info.labels, truth)
                 row["accuracy"] = self._accuracy(each)
                 row["accuracies"] = " ".join(f"{part:.4f}" for part in each)
         elif self.task.has_curvatures and not self.local:  # of a network it would be another pass over all samples
-            row["loss"] = self._loss(info.labels)
-        row["movement"] = info.movement
-        row["unknown_senders"] = info.unknown_senders
-        row["refused"] = int(np.count_nonzero(_refused(info.verdicts)))
-        row["silent"] = int(np.count_nonzero(info.verdicts == Verdict.SILENT))
-        row["empty"] = int(np.count_nonzero(info.sizes == 0))
-        row["rejected_steps"] = info.rejected
-        row["sizes"] = " ".join(map(str, info.sizes.tolist()))
+            task = task if info.asked is None else task.on(task.clients.take(info.asked))
+            row["loss"] = self._loss(info.labels, task, is_byzantine)
+        row |= reply_columns(info, len(self.labels))
         self.rows.append(row | {old: row[name] for old, name in RENAMED_COLUMNS.items()})
-        self._note_moves(state.round, info.labels)
-        self._audit(info.labels, info.verdicts, info.trimmed)
+        asked: Ints | slice = slice(None) if info.asked is None else info.asked
+        self._note_moves(state.round, info.labels, asked)
+        self._audit(info.labels, info.verdicts, info.trimmed, asked)
         return self.rows[-1]
 
-    def _note_moves(self, round: int, labels: NDArray[Any]) -> None:
+    def _note_moves(self, round: int, labels: NDArray[Any], asked: Ints | slice) -> None:
         """A row for every client whose cluster is another one than before."""
-        for client in np.flatnonzero((labels >= 0) & (labels != self.labels)).tolist():
-            name = self.task.clients.names[client]
-            self.assignments.append({"round": round, "client": name, "cluster": int(labels[client])})
+        moved = np.flatnonzero((labels >= 0) & (labels != self.labels[asked]))
+        clients = moved if isinstance(asked, slice) else asked[moved]
+        for client, label in zip(clients.tolist(), labels[moved].tolist(), strict=True):
+            self.assignments.append({"round": round, "client": self.task.clients.names[client], "cluster": label})
 
-    def _audit(self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None) -> None:
-        refused = _refused(verdicts)
-        self.refused += refused
-        self.faults |= np.where(refused, 1 << verdicts, 0)
-        self.silent += verdicts == Verdict.SILENT
-        self.changed += (labels >= 0) & (self.labels >= 0) & (labels != self.labels)
-        self.labels = np.where(labels >= 0, labels, self.labels)
+    def _audit(
+        self, labels: NDArray[Any], verdicts: NDArray[Any], trimmed: NDArray[Any] | None, asked: Ints | slice
+    ) -> None:
+        refused, before = _refused(verdicts), self.labels[asked]
+        self.refused[asked] += refused
+        self.faults[asked] |= np.where(refused, 1 << verdicts, 0)
+        self.heard[asked] += verdicts != Verdict.SILENT
+        self.changed[asked] += (labels >= 0) & (before >= 0) & (labels != before)
+        self.labels[asked] = np.where(labels >= 0, labels, before)
         if trimmed is not None:
-            self.trimmed += np.where(np.isnan(trimmed), 0.0, trimmed)
-        self.counted += labels >= 0
+            self.trimmed[asked] += np.where(np.isnan(trimmed), 0.0, trimmed)
+        self.counted[asked] += labels >= 0
 
     def finish(self, seconds: float) -> MethodResult:
         """The result, with metrics for the labels that the clients choose under the final centres."""
@@ -110,70 +114,75 @@ class Recorder:
             metrics |= evaluate(state.centres, labels, self.truth, self.local)
         elif not self.local:
             metrics["clusters"] = float(state.centres.shape[0])
-        metrics["loss"] = self._loss(labels)
+        metrics["loss"] = self._loss(labels, self.task, self.is_byzantine)
         metrics["rounds"] = float(state.round)
         metrics["seconds"] = seconds
         audit = self._audit_rows(labels) if self.record else []
         clusters: list[Row] = []
         if self.tests and self.truth is not None:
-            each = self._accuracies(labels)
+            each = self._accuracies(labels, self.truth)
             metrics |= {"accuracy": self._accuracy(each), "worst_accuracy": float(each.min())}
             sizes = np.bincount(self.truth.labels[~self.is_byzantine], minlength=len(each))
             clusters = [{"cluster": j, "clients": int(sizes[j]), "accuracy": float(each[j])} for j in range(len(each))]
         centres = as_numpy(state.centres)
         return MethodResult(metrics, self.rows, audit, centres, clusters, labels, assignments=self.assignments)
 
-    def _accuracies(self, labels: NDArray[Any]) -> Floats:
-        """(k,): the accuracy per true cluster, see `cluster_accuracies`."""
+    def _accuracies(self, labels: NDArray[Any], truth: Truth) -> Floats:
+        """(k,): the accuracy per true cluster, see `cluster_accuracies`; truth: about the clients with these labels."""
         assert self.last is not None
-        assert self.truth is not None
         centres = self.last.state.centres
         right = np.full((len(self.tests), len(centres)), np.nan)
         for j, test in enumerate(self.tests):
-            used = np.unique(labels[(self.truth.labels == j) & (labels >= 0)])
+            used = np.unique(labels[(truth.labels == j) & (labels >= 0)])
             network: Any = test
             right[j, used] = network.accuracies(centres[used])[0]
-        return cluster_accuracies(right, labels, self.truth)
+        return cluster_accuracies(right, labels, truth)
 
     def _accuracy(self, each: Floats) -> float:
         """The mean accuracy over the honest clients."""
         assert self.truth is not None
         return float(each[self.truth.labels[~self.is_byzantine]].mean())
 
-    def _loss(self, labels: NDArray[Any]) -> float:
+    def _loss(self, labels: NDArray[Any], task: Task, is_byzantine: Bools) -> float:
         """The mean local loss of the honest clients at the centre of their cluster."""
         assert self.last is not None
         centres = self.last.state.centres
         if self.local:
             return NOT_APPLICABLE  # the training loss of a model of one client is not comparable
-        judged = ~self.is_byzantine & (labels >= 0)
-        losses = as_numpy(self.task.losses(centres))
+        judged = ~is_byzantine & (labels >= 0)
+        losses = as_numpy(task.losses(centres))
         return float(losses[judged, labels[judged]].mean()) if judged.any() else NOT_APPLICABLE
 
     def _audit_rows(self, labels: NDArray[Any]) -> list[Row]:
         rounds = max(1, len(self.rows))
-        rows = []
-        for client, name in enumerate(self.task.clients.names):
-            truth: Row = {}
-            if self.truth is not None:
-                truth = {"byzantine": int(self.is_byzantine[client]), "true_cluster": int(self.truth.labels[client])}
-            rows.append(
-                {
-                    "client": name,
-                    **truth,
-                    "cluster": int(labels[client]),
-                    "trimmed": round(float(self.trimmed[client] / max(1, self.counted[client])), 6),
-                    "refused": round(float(self.refused[client] / rounds), 6),
-                    "silent": round(float(self.silent[client] / rounds), 6),
-                    "reasons": _reasons(int(self.faults[client])),
-                    "changed": int(self.changed[client]),
-                }
-            )
-        return rows
+        columns: dict[str, Any] = {"client": self.task.clients.names}
+        if self.truth is not None:
+            columns["byzantine"] = self.is_byzantine.astype(np.int64).tolist()
+            columns["true_cluster"] = self.truth.labels.tolist()
+        columns["cluster"] = labels.tolist()
+        columns["trimmed"] = [round(share, 6) for share in (self.trimmed / np.maximum(1, self.counted)).tolist()]
+        columns["refused"] = [round(share, 6) for share in (self.refused / rounds).tolist()]
+        columns["silent"] = [round(share, 6) for share in ((len(self.rows) - self.heard) / rounds).tolist()]
+        columns["reasons"] = [_reasons(faults) for faults in self.faults.tolist()]
+        columns["changed"] = self.changed.tolist()
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _reasons(faults: int) -> str:
     return " ".join(verdict.name.lower().replace("_", "-") for verdict in Verdict if faults >> verdict & 1)
+
+
+def reply_columns(info: RoundInfo, clients: int) -> Row:
+    """What a server knows of a round: the movement of the centres, and which replies of so many clients came."""
+    return {
+        "movement": info.movement,
+        "unknown_senders": info.unknown_senders,
+        "refused": int(np.count_nonzero(_refused(info.verdicts))),
+        "silent": clients - int(np.count_nonzero(info.verdicts != Verdict.SILENT)),
+        "empty": int(np.count_nonzero(info.sizes == 0)),
+        "rejected_steps": info.rejected,
+        "sizes": " ".join(map(str, info.sizes.tolist())),
+    }
 
 
 def _refused(verdicts: NDArray[Any]) -> NDArray[np.bool_]:

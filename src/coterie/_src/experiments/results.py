@@ -108,10 +108,10 @@ def as_csv(rows: Sequence[Row], header: bool = True) -> str:
     """Rows as CSV; floats keep every digit, a value that is not there is empty."""
     text = io.StringIO()
     if rows:
-        writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(n for r in rows for n in r)), lineterminator="\n")
+        names, writer = list(dict.fromkeys(name for row in rows for name in row)), csv.writer(text, lineterminator="\n")
         if header:
-            writer.writeheader()
-        writer.writerows(rows)
+            writer.writerow(names)
+        writer.writerows([row.get(name, "") for name in names] for row in rows)
     return text.getvalue()
 
 

@@ -13,7 +13,7 @@ from coterie._src.arrays import Array, Bools, like
 from coterie._src.attacks import Attack
 from coterie._src.data import HeldOut, Truth
 from coterie._src.experiments.config import AlgorithmSection, Config, ThreeStageSection
-from coterie._src.experiments.methods import Setting
+from coterie._src.experiments.method_setting import Setting
 from coterie._src.experiments.outcome import MethodResult
 from coterie._src.experiments.problems import Setup
 from coterie._src.experiments.recorder import Recorder

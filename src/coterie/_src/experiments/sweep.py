@@ -216,7 +216,7 @@ def sweep(
 ) -> None:
     """Run the jobs; each trial is written to the database, or to that of its job, before the next one is handled.
 
-    varied: the options that the callback is told with each trial.
+    varied: the options that the callback receives with each trial.
     """
     kept = [database] * len(jobs) if isinstance(database, Database) else database
     for place, result in engine(jobs, callback, stop):

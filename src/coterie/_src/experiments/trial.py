@@ -22,7 +22,8 @@ from coterie._src.experiments.callbacks import OnRound
 from coterie._src.experiments.client_rows import ALONE, FOR_ALL, client_rows
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.directions import leading_directions
-from coterie._src.experiments.methods import METHODS, Method, Setting, custom_method
+from coterie._src.experiments.method_setting import Setting
+from coterie._src.experiments.methods import METHODS, Method, custom_method
 from coterie._src.experiments.outcome import MethodResult, Row, TrialResult
 from coterie._src.experiments.recorder import Recorder
 from coterie._src.experiments.setup import NOTHING_CUSTOM, Custom, DataCache, Observe, TrialSetup, draw_trial

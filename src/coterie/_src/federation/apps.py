@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -19,28 +21,34 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from coterie._src.algorithms import Algorithm, ClusteredDescent
+from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, State
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, hold_out
+from coterie._src.experiments.callbacks import NOTHING, Callback, Callbacks, RunInfo, flattened, start_and_end
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.methods import METHODS
+from coterie._src.experiments.methods import METHODS, OWN
+from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.problems import ClientTables, Folder
+from coterie._src.experiments.recorder import reply_columns
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.setup import setting_of
 from coterie._src.experiments.starts import first_centres, is_file
 from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
-from coterie._src.federation.evaluation import evaluate_sites
+from coterie._src.federation.evaluation import Evaluation, evaluate_sites
+from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
 from coterie._src.federation.report import TABLE, evaluation_lines
 from coterie._src.federation.site import Site
 from coterie._src.federation.site_reports import Score
-from coterie._src.federation.strategy import ClusteredStrategy
+from coterie._src.federation.strategy import END_SECONDS, ClusteredStrategy
+from coterie._src.metrics import Metrics
 from coterie._src.report.html import FILE as PAGE
 from coterie._src.simulation import stream
 from coterie._src.tasks import LinearModel, Task
+from coterie._src.tracking import tracker
 
 FOR_ALL = "for-all"
 """The folder, in that of a run, with the state of the run that learns one model for all sites."""
@@ -58,6 +66,7 @@ class RunSettings(NamedTuple):
     folder: str = "federation"
     for_all: bool = False
     min_replies: int = 0  # 0: by `protection`
+    track: str = ""  # NAME:TARGET of trackers, quoted and separated as in a shell
 
 
 def read_settings(run_config: Mapping[str, Any]) -> RunSettings:
@@ -105,8 +114,6 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
         )
     if config.algorithm.max_byzantine == "auto":
         raise ValueError("algorithm.max_byzantine: auto is for coterie run and ct.fit; a federation needs a number")
-    if config.algorithm.strict:
-        raise ValueError("algorithm.strict: is for coterie run and ct.fit, not for a federation")
     app = ServerApp()
 
     @app.main()
@@ -121,7 +128,15 @@ def apps(config_file: str | Path) -> tuple[ServerApp, ClientApp]:
 
 
 def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
-    """Run a federation to its end and write its models."""
+    """Run a federation to its end and write its models; trackers are told of rounds and scores, as of a trial."""
+    callback, folder = Callbacks([tracker(text) for text in shlex.split(settings.track)]), Path(settings.folder)
+    options = flattened(config) | {f"federation.{name}": value for name, value in settings._asdict().items()}
+    with start_and_end(callback, RunInfo("flwr run", config.run.seed, options, folder)):
+        callback.on_trial(_serve(config, settings, grid, callback))
+
+
+def _serve(config: Config, settings: RunSettings, grid: Grid, callback: Callback) -> TrialResult:
+    """Run a federation; write its models, the sites' scores and the page; return what trackers are told of it."""
     features = _count_features(config, settings.features)
     if features < 1:
         raise ValueError("features: the run must say how many feature columns the sites' files have")
@@ -130,24 +145,46 @@ def run_server(config: Config, settings: RunSettings, grid: Grid) -> None:
     if settings.for_all and not config.asks_for_start and is_file(config.algorithm.init):
         raise ValueError("for_all: one model for all cannot begin from a file of centres (algorithm.init)")
     folder = Path(settings.folder)
-    centres = _learn(config, settings, grid, features, folder)
+    with locked(folder, "run", END_SECONDS):
+        return _serve_locked(config, settings, grid, features, folder, callback)
+
+
+def _serve_locked(
+    config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path, callback: Callback
+) -> TrialResult:
+    """Run a federation to its end, with its folder locked."""
+    centres, metrics = _learn(config, settings, grid, features, folder, callback)
     models = save({settings.method: centres}, _column_names(config) or None)
     write_atomically(folder / "config.toml", _with_method(config, settings.method))
     write_atomically(folder / "centres.safetensors", models)
+    found = {settings.method: metrics}
     if getattr(config.problem, "holdout", 0.0):
-        _evaluate(config, settings, grid, features, centres)
+        evaluation = _evaluate(config, settings, grid, features, centres)
+        found = {
+            settings.method: metrics | _summary(evaluation, "cluster"),
+            settings.method + OWN: metrics | _summary(evaluation, "personal"),
+        }
     try:
         write_atomically(folder / PAGE, federation_page(folder).encode())
     except (OSError, ValueError) as error:  # the models are written, and `coterie report` writes the page again
         log(WARNING, "%s: not written (%s)", folder / PAGE, error)
+    return TrialResult(0, {name: MethodResult(known, [], [], centres) for name, known in found.items()})
 
 
-def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> None:
+def _summary(evaluation: Evaluation, model: str) -> Metrics:
+    """What the sites report of a model, as the metrics of a method."""
+    known = evaluation.summary[model]
+    name = {"r2": "r2", "accuracy": "accuracy"}.get(evaluation.score)
+    scores = {f"test_{name}": known["test_score"], f"test_worst_{name}": known["test_worst"]} if name else {}
+    return Metrics({"test_loss": known["test_loss"], **scores})
+
+
+def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, centres: NDArray[Any]) -> Evaluation:
     """Ask the sites for their scores on held-out samples; write and log the table."""
     folder, for_all, bound = Path(settings.folder), None, config.algorithm.max_byzantine
     assert bound != "auto", "which `apps` refuses"
     if settings.for_all and config.problem.clusters > 1:
-        for_all = _learn(_with_one_cluster(config), settings, grid, features, folder / FOR_ALL)
+        for_all, _ = _learn(_with_one_cluster(config), settings, grid, features, folder / FOR_ALL)
     evaluation = evaluate_sites(
         grid,
         centres,
@@ -162,14 +199,24 @@ def _evaluate(config: Config, settings: RunSettings, grid: Grid, features: int, 
     write_atomically(folder / TABLE, "\n".join([*lines, ""]).encode())
     for line in lines:
         log(INFO, line)
+    return evaluation
 
 
-def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path) -> NDArray[Any]:
-    """The centres that a run ends with; its state is kept in the folder."""
+def _learn(
+    config: Config, settings: RunSettings, grid: Grid, features: int, folder: Path, callback: Callback = NOTHING
+) -> tuple[NDArray[Any], Metrics]:
+    """The centres that a run ends with, and how long it took; its state is kept in the folder."""
     needed = protection(config, settings.max_clients, settings.method)
     config = _with_quorum(config, needed.quorum)
     algorithm, start = _algorithm_and_start(config, settings, features)
     min_replies = settings.min_replies or needed.min_replies
+    began, rounds = time.perf_counter(), 0
+
+    def on_round(state: State, info: RoundInfo) -> None:
+        nonlocal rounds
+        rounds = state.round
+        callback.on_round(0, settings.method, {"round": state.round, **reply_columns(info, len(info.verdicts))})
+
     strategy = ClusteredStrategy(
         algorithm,
         max_clients=settings.max_clients,
@@ -179,11 +226,15 @@ def _learn(config: Config, settings: RunSettings, grid: Grid, features: int, fol
         deadline=settings.deadline,
         folder=folder,
         seed=config.run.seed,
+        max_suspects=needed.allowed if config.algorithm.strict else None,
         identity=_identity(config, settings.method, features),
+        on_round=on_round,
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
     assert result.arrays is not None
-    return result.arrays["centres"].numpy()
+    found = result.arrays["centres"].numpy()
+    seconds = time.perf_counter() - began
+    return found, Metrics({"clusters": float(len(found)), "rounds": float(rounds), "seconds": seconds})
 
 
 def _with_one_cluster(config: Config) -> Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,6 +13,7 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
+from coterie._src.federation.server_folder import names_of_nodes
 from coterie._src.intake import Verdict
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ MIN_COMPARED = 3
 OFTEN = 0.2
 """A fraction of the rounds that is no accident."""
 
-NO_FAULT = ("accepted", "silent", "declined")
-"""Verdicts that say nothing against a client; one that declines has rules of its own (`site_policy`)."""
+NO_FAULT = ("accepted", "silent", "declined", "blocked")
+"""Verdicts that say nothing against a client; one that declines has rules of its own (`site_policy`), one that is
+blocked was not asked."""
 
 Row = dict[str, Any]
 
@@ -70,6 +71,20 @@ def audit_clients(rows: Iterable[Row]) -> list[ClientAudit]:
     return sorted((_audit_client(own) for own in rows_of.values()), key=lambda one: (-one.score, one.client))
 
 
+def suspects(rows: Iterable[Row]) -> list[ClientAudit]:
+    """Return the clients that stand out by what they have sent, and are not blocked.
+
+    That is, whose replies are refused in more than OFTEN of the rounds, or are FAR from their cluster's.
+    """
+    rows = list(rows)
+    last = {row["client"]: row["verdict"] for row in rows}
+    return [
+        one
+        for one in audit_clients(rows)
+        if (one.refused_fraction > OFTEN or one.distance > FAR) and last[one.client] != "blocked"
+    ]
+
+
 def _audit_client(own: Sequence[Row]) -> ClientAudit:
     rounds = len(own)
     distances = [row["distance"] for row in own if row["distance"] is not None]
@@ -98,6 +113,8 @@ def _reasons(found: ClientAudit, own: Sequence[Row]) -> Iterable[str]:
         yield f"refused in {found.refused_fraction:.0%} of the rounds ({', '.join(verdicts + faults)})"
     if declined := [row["fault"] for row in own if row["verdict"] == "declined"]:
         yield f"declined to answer in {len(declined) / len(own):.0%} of the rounds ({', '.join(sorted(set(declined)))})"
+    if blocked := [row["fault"] for row in own if row["verdict"] == "blocked"]:
+        yield f"blocked by the operator in {len(blocked) / len(own):.0%} of the rounds ({blocked[-1]})"
     if found.distance > FAR:
         yield (
             f"its update is {found.distance:.1f} times as far from its cluster's median as that of the median client"
@@ -109,21 +126,16 @@ def _reasons(found: ClientAudit, own: Sequence[Row]) -> Iterable[str]:
 
 
 def site_names(folder: Path) -> dict[str, str]:
-    """Return the names of the sites by their nodes, which a deployment's `server/start.sh` writes to `nodes/*.json`.
+    """Return the names of the sites by their nodes, which the server of a deployment writes to `nodes/*.json`.
 
     A file that cannot be read is left out.
     """
-    names = {}
-    for file in sorted((folder.resolve().parent / "nodes").glob("*.json")):
-        try:
-            names[str(json.loads(file.read_text(encoding="utf-8"))["node-id"])] = file.stem
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return names
+    return {str(node): site for node, (site, _) in names_of_nodes(folder.resolve().parent).items()}
 
 
 def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]:
     """Return a row for every client that has a node: its answer, the verdict, and its distance to the others."""
+    info = info.whole(network.count)
     away = distances(info, network)
     rows = []
     for client, node in enumerate(network.clients.nodes):
@@ -144,6 +156,8 @@ def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]
             "fault": "" if received is None else received.fault,
         }
         row |= {name: _storable(getattr(answer, name, None)) for name in ("loss", "margin", "samples")}
+        if (block := network.participants.blocks.get(node)) is not None and received is None:
+            row |= {"verdict": "blocked", "fault": block.reason}
         if answer is not None and answer.round is None and answer.update is None:
             row["verdict"] = "declined" if received is not None and received.fault.startswith(DECLINED) else "failed"
         rows.append(row)

@@ -14,22 +14,40 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from coterie import __version__
 from coterie._src.experiments.config import Config
 from coterie._src.experiments.problems import Folder
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.experiments.starts import STARTS
 from coterie._src.experiments.toml import as_toml
-from coterie._src.federation.certificates import CertificateAuthority, node_key, write_secret
+from coterie._src.federation.certificates import CertificateAuthority, node_key, read_public_key, write_secret
 from coterie._src.federation.protection import protection
+from coterie._src.federation.server_folder import NODES, SETTINGS, SITE_NAME, ServerSettings, settings_toml
 from coterie._src.federation.site_policy import policy_as_toml
+from coterie._src.init.conditioning import MAX_NUMBERS
 
 CONNECTIONS_PER_SITE, REQUESTS_PER_SITE, BURST_PER_SITE = 4, 10, 100
 """What nginx lets through from one address, for each site, as all sites may be behind one: connections at a time,
 requests a second, and requests at once. A site asks for messages every few seconds, and replies in ten requests."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 APP_FILES = ("app/pyproject.toml", "app/federation_app/__init__.py", "app/federation_app/apps.py")
-SERVER_FILES = ("server/flwr/config.toml", "server/start.sh", "server/run.sh")
+PROXY_FILES = (
+    "server/nginx.conf",
+    "server/compose.yaml",
+    "server/Dockerfile.nginx",
+    "server/units.sh",
+    *(f"server/systemd/{name}.service" for name in ("server", "proxy", "run")),
+)
+"""For a server that others than this machine reach."""
+SITE_FILES = ("compose.yaml", "units.sh", "systemd/site.service")
+"""For a site with data of its own, in its folder."""
+SERVER_FILES = ("server/start.sh", "server/run.sh", "server/stop.sh")
+RESERVED = ("server", "app", "offline")
+"""Names of the folders of a deployment, which no site has."""
+LINK_MB = 2048
+"""The memory of Flower's server beside a run."""
+BASE_MB, COPIES = 2048, 16
+"""The memory that a run may take: this, and so many copies, in float64, of an answer of every site."""
 
 
 def write_deployment(
@@ -43,6 +61,8 @@ def write_deployment(
     features: int = 0,
     deadline: float = 60.0,
     insecure: bool = False,
+    keys: Mapping[str, Path] | None = None,
+    make_keys: bool = True,
 ) -> Path:
     """Write a folder with `app/`, `server/`, one folder for each site, and a README.md that says who starts what.
 
@@ -65,6 +85,11 @@ def write_deployment(
         Seconds that a site has for an answer.
     insecure
         Write no certificates and no keys, for a trial.
+    keys
+        The public keys of sites that have made theirs, by site. The others' are added later (`coterie federate add`).
+    make_keys
+        Make a key for every site that has sent none, and lay it into the site's folder. Then whoever writes the
+        deployment could pass for the site.
 
     Returns
     -------
@@ -72,9 +97,14 @@ def write_deployment(
         The README.md of the deployment.
     """
     place = Path(folder)
+    keys = keys or {}
     _check(place, config, sites, port)
-    samples = _describe_samples(config)
-    proxy = () if host in LOOPBACK else ("server/nginx.conf",)
+    for name, file in keys.items():
+        if name not in sites:
+            raise ValueError(f"keys: {name!r} is none of the sites ({', '.join(sites)})")
+        read_public_key(file)
+    samples, memory_mb = _describe_samples(config), _memory_mb(config, len(sites), features)
+    proxy = () if host in LOOPBACK else PROXY_FILES
     site_lines = [f"- `{name}/`: to the site {name}, by a way that you trust; nobody else gets it." for name in sites]
     values = {
         "method": method,
@@ -85,7 +115,6 @@ def write_deployment(
         "host": host,
         "port": str(port),
         "inner_port": str(port + 1 if proxy else port),
-        "certificate": str((place / "server" / "ca.pem").resolve()),
         "connections": str(CONNECTIONS_PER_SITE * len(sites)),
         "requests_per_second": str(REQUESTS_PER_SITE * len(sites)),
         "burst": str(BURST_PER_SITE * len(sites)),
@@ -94,22 +123,44 @@ def write_deployment(
             f"- {line}" for line in protection(config, len(sites), method).lines(config.algorithm.trim)
         ),
         "quoted_samples": shlex.quote(samples),
+        "version": __version__,
+        "service_mb": str(memory_mb + LINK_MB),
     }
     flags = (
         "insecure" if insecure else "secure",
         "proxy" if proxy else "direct",
         "own_data" if samples else "rehearsal",
+        *(() if insecure or make_keys else ("own_keys",)),
     )
     for name in ("README.md", *APP_FILES, *SERVER_FILES, *proxy):
         _write(place / name, fill(name, values, flags))
+    _write(place / "server" / SETTINGS, settings_toml(ServerSettings(
+        host=host, port=port, inner_port=int(values["inner_port"]), secure=not insecure,
+        memory_mb=memory_mb,
+    )))  # fmt: skip
+    if proxy:
+        _write(place / "server" / "Dockerfile", fill("Dockerfile", values, flags))
     _write(place / "app" / "federation_app" / "config.toml", as_toml(config))
     for client, name in enumerate(sites):
         _write(place / name / "start.sh", fill("site/start.sh", {**values, "client": str(client)}, flags))
         if samples:
+            named = {**values, "site": name, "site_lower": name.lower()}
+            for one in SITE_FILES:
+                _write(place / name / one, fill(f"site/{one}", named, flags))
+            _write(place / name / "Dockerfile", fill("Dockerfile", named, flags))
             _write(place / name / "site.toml", policy_as_toml(config.algorithm.rounds))
             _write(place / name / "config.toml", as_toml(config))  # for `coterie site check`; the app has its own
     if not insecure:
-        _write_keys(place, CertificateAuthority(host), sites)
+        authority = CertificateAuthority().write(place, host)
+        for name in sites:
+            write_atomically(place / name / "ca.pem", authority)
+            if name in keys:
+                write_atomically(place / "server" / NODES / f"{name}.pub", keys[name].read_bytes())
+            elif make_keys:
+                private, public = node_key()
+                write_secret(place / name / "node.key", private)
+                write_atomically(place / "server" / NODES / f"{name}.pub", public)
+        (place / "server" / NODES).mkdir(exist_ok=True)
     return place / "README.md"
 
 
@@ -119,13 +170,8 @@ def fill(name: str, values: Mapping[str, str], flags: Collection[str]) -> str:
     A template is a file of `templates/`. `@{port}` stands for the value of that name, and a line that begins with
     `@[secure]` is kept, without this mark, only if `secure` is among the flags.
 
-    >>> print(fill("server/flwr/config.toml", {"inner_port": "9094"}, {"insecure"}), end="")
-    [superlink]
-    default = "here"
-    <BLANKLINE>
-    [superlink.here]
-    address = "127.0.0.1:9094"
-    insecure = true
+    >>> print(fill("server/stop.sh", {}, ()).splitlines()[-1])
+    exec coterie federate stop "$@"
     """
     text = (files("coterie._src.federation") / "templates" / f"{name}.template").read_text(encoding="utf-8")
     lines = [re.match(r"(?:@\[(\w+)\])?(.*)", line, re.DOTALL) for line in text.splitlines(keepends=True)]
@@ -152,8 +198,10 @@ def _check(place: Path, config: Config, sites: Sequence[str], port: int) -> None
     if not sites or len(set(sites)) != len(sites):
         raise ValueError("sites: name at least one, each once")
     for name in sites:
-        if not SITE_NAME.match(name):
-            raise ValueError(f"sites: {name!r} must be letters, digits, - and _ only")
+        if not SITE_NAME.match(name) or name in RESERVED:
+            raise ValueError(
+                f"sites: {name!r} must be letters, digits, - and _ only, and none of {', '.join(RESERVED)}"
+            )
     if not 0 < port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, got {port}")
     init = config.algorithm.init
@@ -180,10 +228,10 @@ def _write(path: Path, text: str) -> None:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def _write_keys(place: Path, authority: CertificateAuthority, sites: Sequence[str]) -> None:
-    authority.write(place)
-    for name in sites:
-        private, public = node_key()
-        write_atomically(place / name / "ca.pem", authority.certificate_pem)
-        write_secret(place / name / "node.key", private)
-        write_atomically(place / "server" / "nodes" / f"{name}.pub", public)
+def _memory_mb(config: Config, sites: int, features: int) -> int:
+    """The memory that a run may take on the server: with the Hessians that it asks for, where there are few weights."""
+    weights = len(getattr(config.problem, "columns", None) or ()) or features or int(getattr(config.problem, "dim", 0))
+    weights = max(weights + 1, 1)
+    packed = weights * (weights + 1) // 2
+    numbers = sites * max(packed if sites * packed <= MAX_NUMBERS else 0, config.problem.clusters, weights)
+    return BASE_MB + COPIES * 8 * numbers // 2**20

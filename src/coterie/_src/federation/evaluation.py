@@ -16,14 +16,16 @@ from flwr.serverapp import Grid
 from coterie._src.arrays import Array, Floats, as_numpy
 from coterie._src.evaluation import WORST, Comparison, Scores
 from coterie._src.experiments.client_rows import MODELS, score_rows
-from coterie._src.experiments.methods import max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
 from coterie._src.experiments.outcome import Row
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.results import as_csv
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.federation.audit import site_names
 from coterie._src.federation.checkpoint import CLIENTS, SUMMARY, Checkpoint
 from coterie._src.federation.network import FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
+from coterie._src.federation.server_folder import Participants
 from coterie._src.federation.site_reports import Report, Request, Score, admit_report
 from coterie._src.kernels.order_statistics import mean_between_ranks
 from coterie._src.metrics import NOT_APPLICABLE
@@ -257,7 +259,8 @@ def evaluate_sites(
         raise ValueError(f"max_byzantine must be at least 0 and less than 0.5, got {max_byzantine}")
     saved = None if folder is None else Checkpoint(folder).load()
     clients = ClientNumbers(max_clients, () if saved is None else saved.nodes)
-    network = FlowerNetwork(grid, clients, deadline)
+    participants = Participants(None if folder is None else Path(folder).resolve().parent)
+    network = FlowerNetwork(grid, clients, deadline, participants=participants)
     received = network.reports(Request(as_numpy(centres), None if for_all is None else as_numpy(for_all)))
     models = tuple(model for model in MODELS if model != "global" or for_all is not None)
     nodes = [(client, node) for client, node in enumerate(clients.nodes) if node is not None]
@@ -273,7 +276,7 @@ def evaluate_sites(
             if isinstance(found, Report):
                 reports[site] = found
             else:
-                refused[site] = found
+                refused[site] = printable(found)
     evaluation = Evaluation(
         tuple(known.get(str(node), str(client)) for client, node in nodes),
         reports,

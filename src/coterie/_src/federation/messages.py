@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.typing import NDArray
 
 from coterie._src.attacks.base import Question as Kind
+from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
 
 TYPE = "train"
@@ -146,5 +147,4 @@ def read_answer(reply: Message) -> tuple[Answer, str]:
 def first_line(text: Any) -> str:
     """Return the first line of what a site says, without the form in which Flower sends it."""
     lines = FLOWER_ERROR.sub(r"\1: \2", str(text or "unknown reason").strip()).splitlines()
-    # it is shown in terminals, and a site may send control characters
-    return "".join(c if c.isprintable() else "?" for c in lines[0][:200]) if lines else "unknown reason"
+    return printable(lines[0]) if lines else "unknown reason"

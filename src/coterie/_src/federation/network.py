@@ -17,10 +17,12 @@ from flwr.serverapp import Grid
 
 from coterie._src.arrays import Array, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
+from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import DECLINED
 from coterie._src.federation.messages import OWN_CHOICE, TYPE, Answer, Question, read_answer
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.replies import Mailbox
+from coterie._src.federation.server_folder import Participants
 from coterie._src.federation.site_reports import EVALUATE, Request, read_report
 from coterie._src.intake import Replies
 
@@ -68,6 +70,8 @@ class FlowerNetwork:
         Seconds that a question stays open. A client that has not answered by then is silent in this question.
     on_reply
         Called with the number of answers and the number of clients asked, before the first reply and after each.
+    participants
+        Which nodes are asked, and their names; None: all.
 
     Attributes
     ----------
@@ -83,8 +87,10 @@ class FlowerNetwork:
         clients: ClientNumbers,
         deadline: float = 60.0,
         on_reply: Callable[[int, int], None] = lambda received, asked: None,
+        participants: Participants | None = None,
     ) -> None:
         self.grid, self.clients, self.deadline, self.on_reply = grid, clients, deadline, on_reply
+        self.participants = Participants() if participants is None else participants
         self.received: dict[int, Received] = {}
         self.unanswered: dict[int, int] = {}
         self._mailbox = Mailbox(grid)
@@ -123,20 +129,30 @@ class FlowerNetwork:
             self._update_memory = np.empty((self.count, centres.shape[1]), dtype=centres.dtype)
         return replace(replies, buffer=self._update_memory)
 
-    def minimisers(self, like: Array, ridge: float, part: tuple[int, int] | None = None) -> Replies:
-        return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge))
+    def minimisers(
+        self, like: Array, ridge: float, part: tuple[int, int] | None = None, asked: Ints | None = None
+    ) -> Replies:
+        return self._ask(Question("minimiser", -1, as_numpy(like), part=part, ridge=ridge), _choosing(asked))
 
-    def losses(self, centres: Array, part: tuple[int, int] | None = None, computing: bool = False) -> Replies:
-        return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing))
+    def losses(
+        self,
+        centres: Array,
+        part: tuple[int, int] | None = None,
+        computing: bool = False,
+        asked: Ints | None = None,
+    ) -> Replies:
+        return self._ask(Question("loss", -1, as_numpy(centres), part=part, computing=computing), _choosing(asked))
 
-    def sizes(self) -> Replies:
-        return self._ask(Question("size", -1, np.zeros((1, 1))))
+    def sizes(self, asked: Ints | None = None) -> Replies:
+        return self._ask(Question("size", -1, np.zeros((1, 1))), _choosing(asked))
 
-    def curvatures(self, rounds: int | None = None) -> Replies:
-        return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=None if rounds is None else (0, rounds)))
+    def curvatures(self, rounds: int | None = None, asked: Ints | None = None) -> Replies:
+        part = None if rounds is None else (0, rounds)
+        return self._ask(Question("curvature", -1, np.zeros((1, 1)), part=part), _choosing(asked))
 
-    def hessians(self, centres: Array, labels: Ints) -> Replies:
-        chosen = {client: max(int(label), 0) for client, label in enumerate(labels)}
+    def hessians(self, centres: Array, labels: Ints, asked: Ints | None = None) -> Replies:
+        whom = range(len(labels)) if asked is None else asked.tolist()
+        chosen = {client: max(int(label), 0) for client, label in zip(whom, labels, strict=True)}
         round_answers = self.received  # the audit of a round is about its updates
         replies = self._ask(Question("hessian", -1, as_numpy(centres)), chosen)
         self.received = round_answers
@@ -148,7 +164,7 @@ class FlowerNetwork:
         The list alone may be older than a restart of the server, and a node that has not reconnected yet would miss the
         next question. A node is asked once, when it is first listed, and has `seconds` to answer.
         """
-        listed = set(self.grid.get_node_ids())
+        listed = set(self.participants.of(self.grid.get_node_ids()))
         record = Question("size", -1, np.zeros((1, 1))).record()
         self._presence_calls |= self._mailbox.push(
             {
@@ -169,16 +185,20 @@ class FlowerNetwork:
 
     def reports(self, request: Request) -> dict[int, Received]:
         """Ask the nodes that are present for a report, and return the numbers that came, by client; None for none."""
-        numbers, record = self.clients.assign(self.grid.get_node_ids()), request.record()
+        numbers, record = self._numbers(), request.record()
         nodes = {client: node for node, client in numbers.items()}
         return self._exchange(Exchange(dict.fromkeys(nodes, record), nodes, EVALUATE, EVALUATE, read_report, None))
+
+    def _numbers(self) -> dict[int, int]:
+        """The nodes that are present and take part, with the numbers of their clients."""
+        return self.clients.assign(self.participants.of(self.grid.get_node_ids()), self.participants.name)
 
     def _ask(self, question: Question, chosen: Mapping[int, int] | None = None) -> Replies:
         """Ask the nodes that are present and return their answers in the order of the clients.
 
         chosen: per client that is asked the cluster to answer for; None: all clients, by their own choice.
         """
-        numbers = self.clients.assign(self.grid.get_node_ids())
+        numbers = self._numbers()
         asked = {client: node for node, client in numbers.items() if chosen is None or client in chosen}
         labels = {client: (chosen or {}).get(client, OWN_CHOICE) for client in asked}
         by_label = {label: question._replace(label=label).record() for label in set(labels.values())}
@@ -252,7 +272,7 @@ class FlowerNetwork:
             seconds = time.monotonic() - began
             lost |= {waiting.pop(message_id) for message_id in pulled.lost}
             for message_id, error in pulled.refused.items():
-                fault = f"cannot be taken apart ({error})"
+                fault = printable(f"cannot be taken apart ({error})")
                 received[waiting.pop(message_id)] = Received(exchange.nothing, fault, seconds)
             for message_id, reply in pulled.replies.items():
                 client = waiting.pop(message_id)
@@ -271,6 +291,11 @@ class FlowerNetwork:
             time.sleep(pause)
         self._mailbox.forget(waiting)
         return lost
+
+
+def _choosing(asked: Ints | None) -> dict[int, int] | None:
+    """The clients that are asked, each of which answers by its own choice; None: all."""
+    return None if asked is None else dict.fromkeys(asked.tolist(), OWN_CHOICE)
 
 
 def _max_bytes(question: Question) -> int:
@@ -299,4 +324,5 @@ def _answer_of(exchange: Exchange, reply: Message, node: int) -> tuple[Any, str]
     """The answer and its fault. Only the node that was asked knows the message; a reply of another node is refused."""
     if not reply.has_error() and reply.metadata.src_node_id != node:
         return exchange.nothing, f"came from node {reply.metadata.src_node_id}"
-    return exchange.read(reply)
+    answer, fault = exchange.read(reply)
+    return answer, printable(fault)

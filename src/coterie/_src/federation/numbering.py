@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class ClientNumbers:
@@ -25,17 +25,19 @@ class ClientNumbers:
         self.nodes += [None] * (max_clients - len(self.nodes))
         self.without_number: set[int] = set()
 
-    def assign(self, present: Iterable[int]) -> dict[int, int]:
+    def assign(self, present: Iterable[int], name: Callable[[int], str] = str) -> dict[int, int]:
         """Return {node: its number} for the nodes that are present.
 
-        A new node gets the first free number or, where none is free, that of a node that is not present. A new node
-        for which there is no number is added to `without_number`.
+        A new node gets the number of an absent node of the same name, as of a site that has changed its key, or the
+        first free number or, where none is free, that of a node that is not present. A new node for which there is no
+        number is added to `without_number`.
         """
         here = sorted(set(present))
         for node in [node for node in here if node not in self.nodes]:
             free = [i for i, known in enumerate(self.nodes) if known is None]
             absent = [i for i, known in enumerate(self.nodes) if known is not None and known not in here]
-            number = next(iter(free or absent), None)
+            same = [i for i in absent if name(self.nodes[i] or 0) == name(node)]
+            number = next(iter(same or free or absent), None)
             if number is None:
                 self.without_number.add(node)
             else:

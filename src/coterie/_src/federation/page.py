@@ -7,7 +7,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ MAX_ROUNDS = 60
 """The rounds of the map, at most; beyond, every s-th is drawn."""
 MAX_SITES = 200
 """The sites of the map, at most: those that stand out most."""
-SOON = timedelta(days=60)
-"""So long before their end certificates are a note."""
 FARTHEST = 10.0
 """The distance, in median distances, from which on a cell has the strongest shade."""
 
@@ -47,7 +45,7 @@ def federation_page(folder: Path) -> str:
     progress, _ = read_progress(folder) or (None, 0.0)
     sites, nodes = audit_clients(rows), site_names(folder)
     absent = [nodes[node] for node in nodes.keys() - {one.node for one in sites}]
-    until = _valid_until(folder)
+    until, warnings = _certificates(folder)
     names = {one.client: nodes.get(one.node, f"client {one.client}") for one in sites}
     last = _last_verdicts(rows)
     sizes = Counter(one.cluster for one in sites if one.cluster >= 0)
@@ -60,9 +58,7 @@ def federation_page(folder: Path) -> str:
         if "silent" in last.values()
         else "",
         f"Registered, and present in no round: {', '.join(sorted(absent))}." if absent else "",
-        f"The server's certificates are valid until {until:%Y-%m-%d} only; then no site connects without new ones."
-        if until is not None and until - datetime.now(UTC) < SOON
-        else "",
+        *(f"{line[0].upper()}{line[1:]}." for line in warnings),
     ]
     parts = [
         *section("notes", "Worth knowing first", notes([line for line in remarks if line])),
@@ -76,17 +72,18 @@ def federation_page(folder: Path) -> str:
     return page(f"Federation of {len(sites)} sites", _facts(rows, progress, last, until), parts)
 
 
-def _valid_until(folder: Path) -> datetime | None:
-    """When the first of the server's certificates ends, which lie beside the folder; None without any.
+def _certificates(folder: Path) -> tuple[datetime | None, list[str]]:
+    """When the first of the server's certificates ends, which lie beside the folder, and what to know about that.
 
-    Nor is it known without the package that reads certificates, which comes with Flower.
+    Nothing is known without the package that reads certificates, which comes with Flower.
     """
     try:
-        from coterie._src.federation.certificates import valid_until
+        from coterie._src.federation.certificates import expiry_warnings, valid_until
     except ImportError:
-        return None
+        return None, []
     server = folder.resolve().parent
-    return min(filter(None, (valid_until(server / name) for name in ("ca.pem", "server.pem"))), default=None)
+    ends = filter(None, (valid_until(server / name) for name in ("ca.pem", "server.pem")))
+    return min(ends, default=None), expiry_warnings(server)
 
 
 def _facts(

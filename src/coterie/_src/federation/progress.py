@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from coterie._src.algorithms import RoundInfo
 from coterie._src.experiments.process import Process
@@ -40,6 +40,7 @@ class Progress(NamedTuple):
     faults: tuple[str, ...] = ()  # a line for each client that was not accepted
     done: bool = False
     process: dict[str, Any] | None = None  # that writes this, see `Process`; None in files of 0.1.0
+    error: str = ""  # why the run has failed
 
     def line(self) -> str:
         """Return one line about the last finished round, for a log.
@@ -57,34 +58,57 @@ class Progress(NamedTuple):
             f"at most {self.left:.0f} s left"
         )
 
-    def after(self, round: int, info: RoundInfo, rows: Sequence[dict[str, Any]], left: float) -> Progress:
-        """Return the progress with one more round finished; rows: the audit of this round."""
+    def has_died(self) -> bool:
+        """Whether the run has failed, or its process is gone; False where that cannot be told from here."""
+        if self.done:
+            return False
+        try:
+            process = None if self.process is None else Process.model_validate(self.process)
+        except ValidationError:
+            process = None
+        return bool(self.error) or (process is not None and bool(process.has_ended()))
+
+    def after(
+        self,
+        round: int,
+        info: RoundInfo,
+        rows: Sequence[dict[str, Any]],
+        left: float,
+        name: Callable[[int], str] = str,
+    ) -> Progress:
+        """Return the progress with one more round finished.
+
+        rows: the audit of this round. names: of the sites by their nodes, where they are known.
+        """
         verdicts = [row["verdict"] for row in rows]
         losses = [
             [row["loss"] for row in rows if row["label"] == j and row["loss"] is not None]
             for j in range(len(info.sizes))
         ]
         accepted, silent = (verdicts.count(verdict.name.lower()) for verdict in (Verdict.ACCEPTED, Verdict.SILENT))
+        not_asked = verdicts.count("blocked")
         return self._replace(
             round=round,
             accepted=accepted,
             silent=silent,
-            refused=len(rows) - accepted - silent,
+            refused=len(rows) - accepted - silent - not_asked,
             sizes=tuple(info.sizes.tolist()),
             losses=tuple(float(np.median(own)) if own else None for own in losses),
             movement=float(info.movement),
             left=left,
-            faults=tuple(_fault(row) for row in rows if row["verdict"] != Verdict.ACCEPTED.name.lower()),
+            faults=tuple(_fault(row, name) for row in rows if row["verdict"] != Verdict.ACCEPTED.name.lower()),
         )
 
 
 VALID = TypeAdapter(Progress)
 
 
-def _fault(row: dict[str, Any]) -> str:
+def _fault(row: dict[str, Any], name: Callable[[int], str]) -> str:
     verdict = row["verdict"].replace("_", " ")
     reason = f": {row['fault']}" if row["fault"] else ""
-    return f"client {row['client']} (node {row['node']}): {verdict}{reason}"
+    site = name(int(row["node"]))
+    who = f"client {row['client']} (node {row['node']})" if site == row["node"] else site
+    return f"{who}: {verdict}{reason}"
 
 
 def read_progress(folder: Path) -> tuple[Progress, float] | None:

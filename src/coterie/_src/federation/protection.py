@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from coterie._src.experiments.config import Config
-from coterie._src.experiments.methods import METHODS, max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
+from coterie._src.experiments.methods import METHODS
 from coterie._src.theory import breakdown_limit, worst_contamination
 
 

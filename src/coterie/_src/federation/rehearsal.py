@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie._src.experiments.config import Config, anchored
 from coterie._src.experiments.problems import KnownTables, Synthetic
 from coterie._src.federation.deployment import free_port, write_deployment
+from coterie._src.federation.server_folder import write_flower_configuration
 from coterie._src.simulation import stream
+from coterie._src.tracking import tracker
 
 POLL_SECONDS = 0.1
 
 
 def rehearse(
-    config: Config, method: str, folder: Path, watch: Callable[[Path, Callable[[], bool]], None] | None = None
+    config: Config,
+    method: str,
+    folder: Path,
+    watch: Callable[[Path, Callable[[], bool]], None] | None = None,
+    track: Sequence[str] = (),
 ) -> Path:
     """Write a deployment to a folder, run it in Flower's simulation, and return the folder with the results.
 
     watch: called while the run is going, with the folder of the results and a function that says whether the run has
-    ended; the output of the run then goes to `server/run.log` instead of the terminal.
+    ended; the output of the run then goes to `server/run.log` instead of the terminal. track: of the server,
+    as `tracker` has them.
     """
+    for text in track:
+        tracker(text)  # one line for a mistake, before anything is started
+    if any(mark in text for text in track for mark in '"\\'):
+        raise ValueError(f"track: must have no quotation mark and no backslash, got {', '.join(track)}")
     if not isinstance(config.problem, Synthetic | KnownTables):
         raise ValueError(
             "problem.kind: a rehearsal needs a synthetic problem or a known table; sites have their own data"
@@ -35,10 +47,12 @@ def rehearse(
     names = [f"site{i}" for i in range(clients)]
     write_deployment(folder, config, names, host="127.0.0.1", port=port, method=method, insecure=True)
     place = folder.resolve()
+    write_flower_configuration(place / "server", port, secure=False)
     results = place / "results"
     serve = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
     serve += ["--disable-runtime-dependency-installation"]
-    run = ["flwr", "run", str(place / "app"), "here", "--stream", "--run-config", f"folder='{results}'"]
+    settings = f"folder='{results}' track=\"{shlex.join(track)}\""
+    run = ["flwr", "run", str(place / "app"), "here", "--stream", "--run-config", settings]
     run += ["--federation-config", f"num-supernodes={clients}"]
     environment = _environment(place)
     started: list[subprocess.Popen[bytes]] = []

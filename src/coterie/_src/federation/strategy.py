@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,27 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.random import Generator
 
-from coterie._src.algorithms import Algorithm, RoundInfo, State
+from coterie._src.algorithms import Algorithm, ClusteredDescent, RoundInfo, State
 from coterie._src.algorithms.descent import ask_weights
 from coterie._src.arrays import Array as Centres
-from coterie._src.federation.audit import audit_rows
+from coterie._src.diagnostics import excess, replies_left_out
+from coterie._src.experiments.printable import printable
+from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
+from coterie._src.federation.folder_lock import locked
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
+from coterie._src.federation.server_folder import Participants
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
 
+END_SECONDS = 15.0
+"""How long a run that was stopped may take to its end, before the next one says that the folder is in use."""
+JUDGED_ROUNDS = 3, 20
+"""A run that is strict is judged from so many rounds on, by so many last ones at most; and at its end."""
 MAX_PAUSE_SECONDS = 60.0
 """Between two attempts at a round that had too few replies, at most."""
 ONLY_START = "a clustered round needs the state of the rounds before it: use start()"
@@ -56,6 +65,9 @@ class ClusteredStrategy(Strategy):
         goes on after it.
     seed
         The seed of the server's random numbers.
+    max_suspects
+        The sites that may stand out in the audit by what they send (`audit.suspects`). With more the run ends with an
+        error, and so without a model; None: any number of them.
     identity
         Says what is learnt. A state that was saved with another identity is refused.
     on_round
@@ -86,6 +98,7 @@ class ClusteredStrategy(Strategy):
         min_replies: int = 0,
         folder: str | Path | None = None,
         seed: int = 0,
+        max_suspects: int | None = None,
         identity: str = "",
         on_round: Callable[[State, RoundInfo], None] = lambda state, info: None,
     ) -> None:
@@ -97,6 +110,7 @@ class ClusteredStrategy(Strategy):
             raise ValueError(f"deadline must be positive, got {deadline}")
         self.algorithm, self.max_clients, self.min_clients = algorithm, max_clients, min_clients
         self.patience, self.deadline, self.min_replies = patience, deadline, min_replies
+        self.max_suspects = max_suspects
         self.seed, self.identity, self.on_round = seed, identity, on_round
         self.checkpoint = None if folder is None else Checkpoint(folder)
 
@@ -119,10 +133,25 @@ class ClusteredStrategy(Strategy):
         Result
             The last centres as `arrays["centres"]`, and replies, cluster sizes and movement of every round.
         """
-        file = ProgressFile(None if self.checkpoint is None else self.checkpoint.folder, self.algorithm.rounds)
+        if self.checkpoint is None:
+            return self._start(grid, initial_arrays, None)
+        with locked(self.checkpoint.folder, "run", END_SECONDS):
+            return self._start(grid, initial_arrays, self.checkpoint.folder)
+
+    def _start(self, grid: Grid, initial_arrays: ArrayRecord, folder: Path | None) -> Result:
+        file = ProgressFile(folder, self.algorithm.rounds)
+        try:
+            return self._run(grid, initial_arrays, file)
+        except Exception as error:
+            file.update(file.progress._replace(error=printable(error, 500)))
+            raise
+
+    def _run(self, grid: Grid, initial_arrays: ArrayRecord, file: ProgressFile) -> Result:
+        """Run the algorithm to its end, with the folder locked."""
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies)
+        participants = Participants(None if self.checkpoint is None else self.checkpoint.folder.resolve().parent)
+        network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
         if saved is not None:
@@ -130,6 +159,7 @@ class ClusteredStrategy(Strategy):
             log(INFO, "going on after round %s", state.round)
             file.update(file.progress._replace(round=state.round))
         result = Result(arrays=initial_arrays)
+        recent: deque[list[Row]] = deque(maxlen=JUDGED_ROUNDS[1])
         began, first_round = time.monotonic(), 0 if state is None else state.round
         for finished in self._rounds(network, file, initial_arrays["centres"].numpy(), rng, state):
             state, info = finished
@@ -139,14 +169,38 @@ class ClusteredStrategy(Strategy):
             if info is not None:
                 seconds_per_round = (time.monotonic() - began) / (state.round - first_round)
                 left = seconds_per_round * (self.algorithm.rounds - state.round)
-                file.update(file.progress.after(state.round, info, rows, left))
-                self._log_round(file, clients.without_number)
+                file.update(file.progress.after(state.round, info, rows, left, participants.name))
+                self._log_round(file, network)
+                recent.append(rows)
+                self._check_suspects(recent, network, state)
                 self.on_round(state, info)
                 result.train_metrics_clientapp[state.round] = _metrics(info)
         assert state is not None
+        self._check_suspects(recent, network, state, is_last=True)
         file.update(file.progress._replace(done=True))
         result.arrays = ArrayRecord({"centres": Array(np.ascontiguousarray(state.centres))})
         return result
+
+    def _check_suspects(
+        self, recent: Sequence[list[Row]], network: FlowerNetwork, state: State, is_last: bool = False
+    ) -> None:
+        """Raise a ValueError where more sites stand out than may."""
+        if self.max_suspects is None or not (len(recent) >= JUDGED_ROUNDS[0] or (is_last and recent)):
+            return
+        found = suspects(row for rows in recent for row in rows)
+        if len(found) > self.max_suspects:
+            names = ", ".join(network.participants.name(int(one.node)) for one in found)
+            raise ValueError(
+                f"algorithm.strict: {len(found)} sites stand out ({names}), and the bound allows {self.max_suspects}; "
+                "nothing is published. See coterie audit, and block those that are at fault (coterie federate block)"
+            )
+        if is_last and isinstance(self.algorithm, ClusteredDescent):
+            count = replies_left_out(self.algorithm, network, state)[1]
+            if excess(count, self.max_suspects, network.count):
+                raise ValueError(
+                    f"algorithm.strict: the replies of {count} sites stand out together, and the bound allows "
+                    f"{self.max_suspects}; nothing is published"
+                )
 
     def _load(self) -> Saved | None:
         saved = None if self.checkpoint is None else self.checkpoint.load()
@@ -197,16 +251,16 @@ class ClusteredStrategy(Strategy):
         accepted = _accepted(short.info)
         log(WARNING, "round %s: %s of at least %s replies; it is asked again", short.state.round, accepted,
             self.min_replies)  # fmt: skip
-        for fault in file.progress.after(short.state.round, short.info, rows, 0.0).faults:
+        for fault in file.progress.after(short.state.round, short.info, rows, 0.0, network.participants.name).faults:
             log(WARNING, fault)
         file.count_replies(accepted, self.min_replies, waiting=True)
 
-    def _log_round(self, file: ProgressFile, without_number: set[int]) -> None:
+    def _log_round(self, file: ProgressFile, network: FlowerNetwork) -> None:
         """Log one line for the round and one for each fault."""
         log(INFO, file.progress.line())
-        if without_number:
-            nodes = sorted(without_number)
-            log(WARNING, "max_clients: there are %s clients already; nodes left out: %s", self.max_clients, nodes)
+        if network.clients.without_number:
+            sites = ", ".join(sorted(map(network.participants.name, network.clients.without_number)))
+            log(WARNING, "max_clients: there are %s clients already; sites left out: %s", self.max_clients, sites)
         for fault in file.progress.faults:
             log(WARNING, fault)
 

@@ -28,7 +28,7 @@ from coterie._src.data import (
     learn_encoding,
     wanted_columns,
 )
-from coterie._src.experiments.methods import max_byzantine_count
+from coterie._src.experiments.method_setting import max_byzantine_count
 from coterie._src.simulation import stream
 from coterie._src.tasks import TASKS, Task
 

@@ -2,94 +2,42 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
-from coterie._src.aggregators import Aggregator, median
-from coterie._src.algorithms import Algorithm, ThreeStage
+from coterie._src.aggregators import Aggregator
+from coterie._src.algorithms import Algorithm
 from coterie._src.arrays import Array, as_numpy, like, namespace
 from coterie._src.attacks import Attack
 from coterie._src.data import Clients, Federation
-from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, tell_rounds, told
-from coterie._src.experiments.config import ATTACK_TARGETS, ATTACKS, AlgorithmSection, ThreeStageSection
+from coterie._src.experiments.callbacks import Callback, Callbacks, RunInfo, replay_rounds, start_and_end
+from coterie._src.experiments.config import AlgorithmSection, ThreeStageSection
 from coterie._src.experiments.continuation import EarlierRun, continue_methods, read_run
-from coterie._src.experiments.engines import told_rounds
-from coterie._src.experiments.methods import METHODS, Method, check_bound, custom_method, with_personal_models
+from coterie._src.experiments.engines import round_listener
+from coterie._src.experiments.methods import METHODS, with_personal_models
 from coterie._src.experiments.models import Models
 from coterie._src.experiments.outcome import MethodResult, TrialResult
 from coterie._src.experiments.setup import TrialSetup
-from coterie._src.experiments.starts import STARTS, asks, is_file
-from coterie._src.experiments.toml import explain
 from coterie._src.experiments.trial import compare, judged_clients, run_method, run_methods
 from coterie._src.fitting.inputs import (
     Data,
     Tables,
     as_federation,
     as_task,
-    named,
     whole_number,
     with_holdout,
     without_test,
 )
+from coterie._src.fitting.options import as_method, as_section, check_task, check_truth, cluster_count, is_auto
 from coterie._src.fitting.result import Result
 from coterie._src.simulation import stream
-from coterie._src.tasks import TASKS, Task
-
-START_OPTIONS = ("init", "warm", "max_clusters", "ridge")
-"""Options that find the first centres; a given algorithm brings all the others."""
-
-
-def attack(
-    kind: str,
-    *,
-    target: str = "own",
-    scale: float | Literal["auto", "worst"] = "auto",
-    sleep: int = 0,
-    objective: str = "auto",
-) -> Attack:
-    """An attack by the names of its payload and its target.
-
-    Parameters
-    ----------
-    kind : str
-        What Byzantine clients send, such as "alie" or "sign-flip"; `ct.registered("attacks")` lists the names.
-    target : str, default "own"
-        Which cluster they claim; `ct.registered("targets")` lists the names.
-    scale : float, "auto" or "worst", default "auto"
-        The strength: a number, the published one, or the one that moves the server's rule farthest in every round.
-    sleep : int, default 0
-        Rounds in which the Byzantine clients first answer by their own data.
-    objective : str, default "auto"
-        What the adversary wants, of an attack with a choice, such as "error" for "tilt"; "auto" for the first.
-
-    Returns
-    -------
-    Attack
-        For the parameter `attack` of `ct.fit`.
-
-    Examples
-    --------
-    >>> import coterie as ct
-    >>> ct.attack("alie", target="smallest", scale="worst")
-    Attack(payload=<payload alie>, target=<target smallest>, scale='worst', sleep=0, objective='auto')
-    """
-    if scale not in ("auto", "worst") and (
-        isinstance(scale, bool) or not (isinstance(scale, Real) and np.isfinite(scale))
-    ):
-        raise ValueError(f'scale must be a finite number, "auto" or "worst", got {scale!r}')
-    sleep = whole_number("sleep", sleep, 0)
-    payload, claimed = (named(registry, name) for registry, name in ((ATTACKS, kind), (ATTACK_TARGETS, target)))
-    return Attack(payload, claimed, None if scale == "auto" else scale, sleep, objective)
+from coterie._src.tasks import Task
 
 
 def fit(
@@ -160,7 +108,7 @@ def fit(
     three_stage : mapping, optional
         Options of the method "three-stage", by the names of the table `[three_stage]` of `coterie config`.
     callbacks : sequence of Callback, optional
-        Objects of `coterie.callbacks` that are told of every round and of the end, such as trackers.
+        Objects of `coterie.callbacks`, such as trackers; they are called after every round and at the end.
     on_round : function, optional
         Called after every round; in version 0.2 it goes, and `callbacks` stay.
     state : Result, Models or path, optional
@@ -194,19 +142,19 @@ def fit(
     found, task_name, classes = as_task(task, federation.clients, classes)
     if not hasattr(found, "accuracies"):
         federation = without_test(federation)
-    chosen = _method(method, options, three_stage)
+    chosen = as_method(method, options, three_stage)
     if not found.has_curvatures:
         options.setdefault("init", "fresh" if hasattr(found, "fresh") else "spectral")
     if own_data and isinstance(method, str):
         options = {"personalise": "shrink", "coordinates": "hessian", **options}
-    bounds = {"clusters": "auto" if _is_auto(clusters) else "known", "max_byzantine": max_byzantine}
-    section: AlgorithmSection = _section(AlgorithmSection, {**bounds, **options})
-    stages: ThreeStageSection = _section(ThreeStageSection, dict(three_stage or {}), "three_stage.")
+    bounds = {"clusters": "auto" if is_auto(clusters) else "known", "max_byzantine": max_byzantine}
+    section: AlgorithmSection = as_section(AlgorithmSection, {**bounds, **options}, function=fit)
+    stages: ThreeStageSection = as_section(ThreeStageSection, dict(three_stage or {}), "three_stage.")
     if section.personalise == "shrink" and chosen.base is None and not chosen.needs_truth:
         chosen = with_personal_models(chosen)
-    count = _cluster_count(clusters, chosen, section, federation.clients)
-    _check_truth(federation, found, chosen, section, stages, attack, count)
-    _check_task(found, federation.clients, task_name, section, stages)
+    count = cluster_count(clusters, chosen, section, federation.clients)
+    check_truth(federation, found, chosen, section, stages, attack, count)
+    check_task(found, federation.clients, task_name, section, stages)
     rng = stream(seed, 0, "start")
     found, example, origin = _example(found, count, rng)
     setup = TrialSetup(
@@ -235,14 +183,14 @@ def fit(
         with (
             threadpool_limits(limits=1),
             np.errstate(all="ignore"),
-            told(callback, RunInfo("ct.fit", seed, params)),
+            start_and_end(callback, RunInfo("ct.fit", seed, params)),
         ):
             setup = setup.bounded()
             if not chosen.finds_start:
                 setup = setup.started(str(as_numpy(example).dtype), rng)
             changes = None
             if state is None:
-                results = run_methods(methods, setup, on_round=told_rounds(callback))
+                results = run_methods(methods, setup, on_round=round_listener(callback))
             else:
                 results, changes = continue_methods(methods, setup, _earlier_run(state))
             result = results[chosen.name]
@@ -250,7 +198,7 @@ def fit(
             rows, sentences = judged_clients(methods, results, setup)
             trial = TrialResult(0, results, rows, sentences, changes)
             if state is not None:
-                tell_rounds(callback, trial)
+                replay_rounds(callback, trial)
             callback.on_trial(trial)
     except ValueError as error:  # options have no table here
         raise ValueError(str(error).removeprefix("algorithm.")) from None
@@ -299,134 +247,6 @@ def _earlier_run(state: Any) -> EarlierRun:
     raise ValueError(f"state must be a Result, Models or the folder of a run, got {type(state).__name__}")
 
 
-def _is_auto(clusters: Any) -> bool:
-    return isinstance(clusters, str) and clusters == "auto"
-
-
-def _method(method: Any, options: Mapping[str, Any], three_stage: Mapping[str, Any] | None) -> Method:
-    """The record of the method; options that it would ignore are refused."""
-    if isinstance(method, str):
-        found: Method = named(METHODS, method)
-        if three_stage and found.name != "three-stage":
-            raise ValueError(f"three_stage: is for the method three-stage, got {found.name}")
-        return found
-    if three_stage:
-        raise ValueError("three_stage: is for the method three-stage")
-    if hasattr(method, "initial_state") and hasattr(method, "step"):
-        for name in options:
-            if name in AlgorithmSection.model_fields and name not in START_OPTIONS:
-                raise ValueError(f"{name}: is an option of named methods; an algorithm has its own")
-        return _algorithm_method(method)
-    if not callable(method):
-        raise ValueError(f"method must be a name, an Aggregator or an Algorithm, got {type(method).__name__}")
-    if "before" in options:
-        raise ValueError("before: is an option of named methods; use NearestNeighbourMixing or Bucketing")
-    return custom_method(repr(method) if isinstance(method, Aggregator) else method.__name__, method)
-
-
-def _algorithm_method(algorithm: Any) -> Method:
-    """An algorithm as a method; an adversary knows its rule, if it has one."""
-    descent = algorithm.descent if isinstance(algorithm, ThreeStage) else algorithm
-    rule = getattr(getattr(descent, "server", None), "aggregate", median)
-    return Method(
-        type(algorithm).__name__,
-        "an algorithm of one's own",
-        rule=lambda setting: rule,
-        build=lambda setting, rule: algorithm,
-        takes_step_before=False,
-        finds_start=getattr(algorithm, "init", None) is not None,
-    )
-
-
-def _section(section: Any, values: dict[str, Any], prefix: str = "") -> Any:
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    if isinstance(plain.get("init"), Path):
-        plain["init"] = str(plain["init"])
-    try:
-        return section.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] != "extra_forbidden":
-            raise ValueError(prefix + explain(error, section)) from None
-        name, known = str(first["loc"][0]), [*section.model_fields]
-        if not prefix:
-            known += [name for name, one in inspect.signature(fit).parameters.items() if one.kind != one.VAR_KEYWORD]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{prefix}{name}: unknown option{hint}") from None
-
-
-def _cluster_count(clusters: Any, method: Method, options: AlgorithmSection, clients: Clients) -> int:
-    """How many centres there are at first: k, or 1 where the number is to be found or of no matter."""
-    if not _is_auto(clusters):
-        whole = isinstance(clusters, int | np.integer) and not isinstance(clusters, bool)
-        if not whole or not 1 <= clusters <= clients.count:
-            raise ValueError(
-                f'clusters must be "auto" or a whole number from 1 to the number of clients ({clients.count}), '
-                f"got {clusters!r}"
-            )
-        return int(clusters)
-    if method.immediate or method.one_centre:
-        return 1
-    if not (method.finds_start or asks(options.init)):
-        raise ValueError('clusters: "auto" needs the method "coterie" or a start that asks, such as init="spectral"')
-    if clients.sizes.min() < 2:
-        raise ValueError('clusters: "auto" needs at least 2 samples per client, the smallest has 1')
-    return 1
-
-
-def _check_truth(
-    federation: Federation,
-    task: Task,
-    method: Method,
-    options: AlgorithmSection,
-    stages: ThreeStageSection,
-    attack: Attack | None,
-    clusters: int,
-) -> None:
-    """Whether what needs the truth has it, and whether it fits the task."""
-    check_bound(options, [method], prefix="")
-    truth = federation.truth
-    if attack is not None and not isinstance(attack, Attack):
-        raise ValueError(f"attack must be None or made by ct.attack, got {attack!r}")
-    if truth is not None and truth.centres.shape[1] not in (0, task.dim):
-        raise ValueError(
-            f"clients: the centres of the truth must have {task.dim} columns, as those of the task, or none, "
-            f"got {truth.centres.shape[1]}"
-        )
-    if attack is not None and truth is None and federation.byzantine is None:
-        raise ValueError("attack: needs a Federation whose truth says which clients are Byzantine")
-    if method.needs_truth and truth is None:
-        raise ValueError(f"method: {method.name} needs a Federation with a truth")
-    if stages.first == "truth" and truth is None:
-        raise ValueError("three_stage.first: truth needs a Federation with a truth")
-    if not is_file(options.init) and STARTS[options.init].needs_truth:
-        if truth is None or not truth.centres.shape[1]:
-            raise ValueError(f"init: {options.init} needs a Federation whose truth has centres")
-        if clusters != len(truth.centres):
-            raise ValueError(
-                f"init: {options.init} has the {len(truth.centres)} centres of the truth, and clusters is {clusters}"
-            )
-
-
-def _check_task(
-    task: Task, clients: Clients, name: str | None, options: AlgorithmSection, stages: ThreeStageSection
-) -> None:
-    """Whether the options fit the task and its samples."""
-    start = None if is_file(options.init) else STARTS[options.init]
-    if not task.has_curvatures and options.step == "auto":
-        raise ValueError("step must be a number: this task has no curvature to judge it by")
-    if start is not None and start.for_modules and not hasattr(task, "fresh"):
-        raise ValueError(f"init: {start.name} is a module's start; use spectral, bernoulli or gaussian")
-    if stages.erm == "float32-inverse" and name != "linear":
-        raise ValueError("three_stage.erm: float32-inverse is for the task linear")
-    fewest = int(clients.sizes.min())
-    if options.resample and fewest < 2 * options.rounds:
-        raise ValueError(
-            f"resample: needs at least 2*rounds = {2 * options.rounds} samples per client, the smallest has {fewest}"
-        )
-
-
 def _example(task: Any, clusters: int, rng: np.random.Generator) -> tuple[Any, Array, Array | None]:
     """The task, the kind of its (k, d) centres, and where gradients are asked for: for a module fresh ones."""
     if not hasattr(task, "fresh"):
@@ -440,34 +260,3 @@ def _judge(result: MethodResult, setup: TrialSetup) -> None:
     """With true centres, the distances relative to the oracle's."""
     if setup.truth is not None and setup.truth.centres.shape[1]:
         compare(result, run_method(METHODS["oracle"], setup, False), setup.truth)
-
-
-def registered(kind: Literal["methods", "attacks", "targets", "starts", "tasks"]) -> dict[str, str]:
-    """The registered names of a kind, each with a line that says what it is.
-
-    Parameters
-    ----------
-    kind : "methods", "attacks", "targets", "starts" or "tasks"
-        For the parameters `method`, `attack`, `init` and `task` of `ct.fit`; "targets" is for `ct.attack`.
-
-    Returns
-    -------
-    dict
-        From names to lines; what other packages bring comes last.
-
-    Examples
-    --------
-    >>> import coterie as ct
-    >>> sorted(ct.registered("tasks"))
-    ['linear', 'logistic', 'mean', 'softmax']
-    """
-    registries: dict[str, Any] = {
-        "methods": METHODS,
-        "attacks": ATTACKS,
-        "targets": ATTACK_TARGETS,
-        "starts": STARTS,
-        "tasks": TASKS,
-    }
-    if kind not in registries:
-        raise ValueError(f'kind must be one of {", ".join(registries)}, got "{kind}"')
-    return {record.name: record.summary for record in registries[kind]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -24,6 +24,7 @@ from coterie._src.init.conditioning import (
 )
 from coterie._src.init.local_models import LocalModels
 from coterie._src.init.robust import BELOW_HALF, leading_directions
+from coterie._src.init.sampling import Sample, draw_sample
 from coterie._src.intake import Accepted, Replies, admit
 from coterie._src.network import Network
 
@@ -117,6 +118,7 @@ class RobustStart:
     ) -> FirstCentres:
         """The centres, and how far the candidates agree; conditioning: if it is known already.
 
+        Of very many clients only a sample is asked (`init.sampling`).
         Two candidates are computed, one with outliers counted towards the Byzantine fraction and one without, and the
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
         number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
@@ -125,6 +127,10 @@ class RobustStart:
         may have members, there are also the candidates for one cluster more without one of their centres, and the one
         with the `fewest_regrets` is used.
         """
+        start, sample = self.on_sample(network, rng)
+        if sample.clients is not None:
+            known = None if conditioning is None else conditioning.among(sample.clients, sample.byzantine)
+            return start.search(sample.network, example, rng, known)
         asked = self.ask(network, example, conditioning)
         clusters = self._count(network, example, rng, asked).count if self.clusters is None else self.clusters
         points, byzantine = self._points(network, example, clusters, asked), self._byzantine_count(network)
@@ -151,6 +157,11 @@ class RobustStart:
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return FirstCentres(like(best, example), agreement)
+
+    def on_sample(self, network: Network, rng: Generator) -> tuple[RobustStart, Sample]:
+        """The clients from which the centres are computed, a sample of very many, and the start for these."""
+        sample = draw_sample(network, self._byzantine_count(network), rng)
+        return (self if sample.clients is None else replace(self, byzantine_fraction=sample.fraction)), sample
 
     def ask(self, network: Network, example: Array, conditioning: Conditioning | None = None) -> Asked:
         """The point at which gradients are asked for, and the coordinates; conditioning: if it is known already."""
@@ -440,6 +451,11 @@ def _candidate_losses(
     ends = np.cumsum([len(centres) for centres in candidates])[:-1]
     parts = (np.split(answers, ends, axis=1) for answers in (choosing, judging))
     return [CandidateLosses(*both) for both in zip(candidates, *parts, strict=True)]
+
+
+def chosen_centres(network: Network, centres: Array) -> Ints:
+    """(m,): the centre of lowest loss for every client, -1 where it did not answer."""
+    return _candidate_losses(network, [as_numpy(centres)], centres)[0].labels
 
 
 def _answers(network: Network, replies: Replies, form: Array) -> Floats:

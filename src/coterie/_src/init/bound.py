@@ -11,6 +11,7 @@ from numpy.random import Generator
 from coterie._src.aggregators import floor_count
 from coterie._src.arrays import Array
 from coterie._src.init.asking import STRAY_CLIENTS, CandidateLosses, RobustStart, agreement_of
+from coterie._src.init.sampling import byzantine_among, draw_sample
 from coterie._src.network import Network
 
 LADDER = (0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
@@ -53,11 +54,16 @@ def estimated_bound(start: RobustStart, network: Network, example: Array, rng: G
     is possible with as many clusters (`largest_bound`), and if the candidate of a bound of at most half of it is not
     clearly better (`loses_clusters`).
 
-    start: its own bound is not used. example: as for `RobustStart.search`.
+    start: its own bound is not used. example: as for `RobustStart.search`. Of very many clients a sample is asked, in
+    which more of them may be Byzantine than their share says (`init.sampling`).
     """
-    counts = rungs(network.count, start.clusters)
-    if start.clusters == 1 or len(counts) == 1:
-        return counts[0]
+    bounds = rungs(network.count, start.clusters)
+    if start.clusters == 1 or len(bounds) == 1:
+        return bounds[0]
+    everyone = network.count
+    network = draw_sample(network, 0, rng).network
+    of_all = {byzantine_among(network.count, bound, everyone): bound for bound in reversed(bounds)}
+    counts = sorted(of_all, reverse=True)
     starts = {count: replace(start, byzantine_fraction=count / network.count) for count in counts}
     asked = starts[counts[0]].ask(network, example)
     found: dict[int, CandidateLosses] = {}
@@ -73,8 +79,8 @@ def estimated_bound(start: RobustStart, network: Network, example: Array, rng: G
         admissible = one.count == 1 or one.sizes.min() > count + STRAY_CLIENTS
         admissible &= count <= largest_bound(network.count, one.count)
         if admissible and not loses_clusters(one, candidate(below), count):
-            return count
-    return counts[-1]
+            return of_all[count]
+    return of_all[counts[-1]]
 
 
 def loses_clusters(candidate: CandidateLosses, other: CandidateLosses, byzantine: int) -> bool:

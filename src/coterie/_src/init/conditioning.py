@@ -18,19 +18,23 @@ by a test of all of them together (`leverage`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh, solve_triangular
+from numpy.random import Generator
+from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import spotrf
 
 from coterie._src.aggregators import Aggregator, Mean, per_cluster, shares_per_cluster
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy
 from coterie._src.coordinates import Coordinates
+from coterie._src.init.axes import RANK, robust_axes, without_negative
 from coterie._src.init.leverage import bounded_leverage
+from coterie._src.init.sampling import SAMPLE
 from coterie._src.intake import admit
-from coterie._src.network import Network
+from coterie._src.network import Network, SomeClients
 from coterie._src.packed import PackedMatrices, triangle
 
 LARGEST = 2.0
@@ -39,30 +43,15 @@ influence on the mean of its cluster, and the most influential one is just as la
 HUGE, FLOAT32 = 1e6, 1e30
 """A Hessian that is larger than this many times `LARGEST` is scaled down to that, and one that float32 might not hold
 to this."""
-PASSES = 4
-"""Passes of the robust mean of Hessians at most."""
-OUTLYING = 2.0
-"""A Hessian whose trace is larger than this many times the typical one counts less in the mean."""
-ABSURD = 1e3
-"""The same before there are coordinates: a Hessian that is larger than this must not hide all other directions."""
 LONGEST = 1.0
 """The length of a step for a loss that is not quadratic, in coordinates in which the Hessian at 0 is I: the scores of
 logistic regression change by about 2. A Hessian tells little about farther points, and where the loss is flat it would
 allow steps that get longer and longer."""
-RANK = {"float32": 1e-12, "float64": 1e-13}
-"""By the precision of the centres: directions in which the features vary by less than this share of the largest
-variance are left out, since the gradients along them are rounding errors."""
-AXIS, ROUNDING = 1e-13, 16.0
-"""The rounding error of an axis, as a share of its length in the units of the columns, and that of the product of axes
-and a Hessian, in typical ones (see `_variation`)."""
-RARE = 1e3
-"""The variation of a client along an axis, in typical ones, above which the axis may be known to few clients alone."""
 SPECIFIC = 0.3
 """If at least this share of the differences between the Hessians is not explained by the finite samples, then the
 noise of an update is judged by the client's own Hessian."""
 MAX_NUMBERS = 1 << 25
 """Hessians are asked for if they have at most this many entries in all: 256 MB."""
-
 
 Conditioned = Literal["no", "constant", "varying"]
 """Whether the server asks for Hessians: not at all, once, or again and again since they vary with the parameters."""
@@ -83,6 +72,9 @@ class Conditioning:
     samples : the median number of samples of a client.
     number : the condition number of the second moments that the coordinates remove.
     byzantine : at most so many clients are Byzantine.
+    means : (k, r, r), the mean Hessians of the clusters, where those of all clients are too many to be kept. Then
+        `hessians` holds no client, and the noise of all updates is taken to be alike; `leverages` holds no client
+        either where only a sample was asked, so that all clients count the same.
     """
 
     coordinates: Coordinates
@@ -92,6 +84,60 @@ class Conditioning:
     samples: float
     number: float = 1.0
     byzantine: int = 0
+    means: Floats | None = None
+
+    def leverages_of(self, clients: Ints) -> Floats:
+        """(rows,): how much these clients count because of their Hessians."""
+        return self.leverages[clients] if len(self.leverages) else np.ones(len(clients))
+
+    def among(self, clients: Ints, byzantine: int) -> Conditioning:
+        """For some of the clients, of which at most so many are Byzantine."""
+        return replace(self, hessians=self.hessians[clients], leverages=self.leverages[clients], byzantine=byzantine)
+
+    def of_clusters(self, labels: Ints, clusters: int) -> Conditioning:
+        """For all clients, where these are a sample of them: with the mean Hessians of its clusters.
+
+        labels: (m,), of the sample; -1: in none. The Hessian of a cluster without a client is I, the typical one.
+        """
+        members = [np.flatnonzero(labels == j) for j in range(clusters)]
+        return self._with_means(np.stack([self._mean(own, self.leverages[own]) for own in members]), np.ones(0))
+
+    def of_everyone(self, network: Network, centres: Array, labels: Ints, rng: Generator) -> Conditioning:
+        """For all clients of a network, of which these are a sample, asked some at a time in a random order.
+
+        Only the mean Hessians of the clusters are kept. These must be as precise as the mean update of a cluster, or
+        the noise of many updates would not look white in coordinates by them. The clients that are asked together are
+        as a sample (`init.sampling`), so that the typical size of a Hessian is that of honest ones in each.
+
+        labels: (m,), the centre of each client; -1: none.
+        """
+        dim, clusters, count = self.coordinates.dim, int(centres.shape[0]), network.count
+        leverages, totals, sums = np.ones(count), np.zeros(clusters), np.zeros((clusters, dim, dim))
+        for part in np.array_split(rng.permutation(count), math.ceil(count / SAMPLE)):
+            asked = np.sort(part)
+            own = labels[asked]
+            clients, matrices = ask_hessians(SomeClients(network, asked), centres, np.maximum(own, 0))
+            inner = _in_coordinates(clients, matrices, self.coordinates.basis, len(asked))
+            leverages[asked] = inner.leverages
+            for j in range(clusters):
+                members = np.flatnonzero(own == j)
+                shares = inner.leverages[members]
+                sums[j] += np.tensordot(shares.astype(np.float32), inner.hessians[members], axes=1)
+                totals[j] += shares.sum()
+        known = totals > 0
+        sums[known] /= totals[known, None, None]
+        return self._with_means(np.where(known[:, None, None], sums, np.eye(dim)), leverages)
+
+    def _with_means(self, means: Floats, leverages: Floats) -> Conditioning:
+        nobody = np.zeros((0, *means.shape[1:]), dtype=np.float32)
+        return replace(self, hessians=nobody, leverages=leverages, specific=0.0, means=means)
+
+    def _mean(self, clients: Ints, weights: Floats) -> Floats:
+        """(r, r): the weighted mean of the Hessians of some clients in their precision, I where there are none."""
+        if not len(clients):
+            return np.eye(self.coordinates.dim)
+        shares = weights / weights.sum()
+        return np.asarray(np.tensordot(shares.astype(np.float32), self.hessians[clients], axes=1))
 
     def at(self, network: Network, centres: Array, labels: Ints) -> Conditioning:
         """The same coordinates with the Hessians at other centres, each client's at the centre that labels names.
@@ -115,10 +161,7 @@ class Conditioning:
         own = np.empty((len(clients), dim, dim)) if self.specific and standardise else None
         for j in range(clusters):
             members = np.flatnonzero(labels == j)
-            mean = identity
-            if len(members):
-                shares = weights[members] / weights[members].sum()
-                mean = np.tensordot(shares.astype(np.float32), self.hessians[clients[members]], axes=1)
+            mean = self._mean(clients[members], weights[members]) if self.means is None else self.means[j]
             # what a finite sample may lack in some directions; it only shortens steps
             lacking = 0.1 * np.sqrt(dim / (self.samples * max(len(members), 1))) * np.trace(mean) / dim
             mean = mean.astype(np.float64) + max(lacking, 1e-5) * identity
@@ -251,38 +294,16 @@ def condition(
 ) -> Conditioning | None:
     """The coordinates from the Hessians of some clients (c,); sizes: (m,), of all clients.
 
-    The mean P of the Hessians, in which one with a larger trace(P⁻¹H_i) than typical counts less, is diagonalised
-    together with the mean weighted by these traces; both change with the parameters in the same way, so that the axes
-    do not depend on the units and the correlation of the features (invariant coordinate selection; Tyler, Critchley,
-    Dümbgen and Oja, 2009). Each axis is scaled by a mean over the clients without the largest values, as many as may be
-    Byzantine, so that false Hessians determine no scale. Clients whose Hessians are not positive semidefinite are
-    Byzantine, and no more of the others may be than are left of the bound.
+    Clients whose Hessians are not positive semidefinite are Byzantine, and no more of the others may be than are left
+    of the bound.
     """
     answers = len(clients)
-    clients, matrices = _without_negative(clients, matrices)
+    clients, matrices = without_negative(clients, matrices)
     left = max(0, byzantine - (answers - len(clients)))  # the Byzantine ones among those whose answers are possible
-    diagonals = np.maximum(matrices.diagonals, 0.0)
-    if not diagonals.any():
+    axes = robust_axes(matrices, left, rank)
+    if axes is None:
         return None
-    units = np.sqrt(_typical(diagonals, left))
-    basis: Floats = np.diag(1 / np.where(units > 0, units, 1.0))
-    # the traces depend on the columns here, and not yet on the coordinates alone: only absurd ones count
-    weights = _trace_weights(diagonals @ np.diag(basis) ** 2, left, ABSURD)
-    number = 0.0
-    for _ in range(PASSES):
-        basis, condition_number = _whitening(matrices, weights, basis, rank)
-        number = number or condition_number
-        values = matrices.along(basis)
-        scales = _typical(_variation(values, diagonals, units, basis), left)
-        kept = scales > 0
-        if not kept.any():
-            return None
-        basis, values = basis[:, kept] / np.sqrt(scales[kept]), values[:, kept] / scales[kept]
-        before = weights
-        weights = _trace_weights(values.sum(axis=1), left, OUTLYING)
-        if np.abs(weights - before).max() < 1e-2 and scales.min() > 0.25 * scales.max():
-            break
-    basis = _with_rare_axes(values, matrices, units, basis, left)
+    basis, number = axes
     samples = float(np.median(sizes))
     inner = _in_coordinates(clients, matrices, basis, len(sizes))
     away = inner.norms**2 - 2 * inner.traces + basis.shape[1]
@@ -297,13 +318,6 @@ def condition(
         number,
         byzantine,
     )
-
-
-def _trace_weights(traces: Floats, byzantine: int, largest: float) -> Floats:
-    """(c,): 1 for a trace of up to `largest` typical ones, less in proportion for a larger one."""
-    typical = max(float(_typical(traces[:, None], byzantine)[0]), 1e-300)
-    found: Floats = 1 / np.maximum(traces / (largest * typical), 1.0)
-    return found
 
 
 class InCoordinates(NamedTuple):
@@ -334,110 +348,6 @@ def _in_coordinates(clients: Ints, matrices: PackedMatrices, basis: Floats, coun
         for i in np.flatnonzero(sizes > HUGE):
             hessians[clients[i]] *= HUGE / sizes[i] * max(norms[i] / FLOAT32, 1.0)
     return InCoordinates(hessians, leverages, norms, traces)
-
-
-def _typical(values: Floats, byzantine: int) -> Floats:
-    """(c, r) -> (r,): means over the clients without the `byzantine` largest; the largest where these are 0."""
-    ranked = np.sort(values, axis=0)
-    found = ranked[: max(1, len(values) - byzantine)].mean(axis=0)
-    return np.asarray(np.where(found > 0, found, ranked[-1]))
-
-
-def _variation(values: Floats, diagonals: Floats, units: Floats, basis: Floats) -> Floats:
-    """(c, r): the values along the axes, 0 where they are no more than rounding errors, as where no feature varies.
-
-    A term |b_j H_jk b_k| is at most |b_j|√(H_jj H_kk)|b_k|, since H_i is positive semidefinite, so that the rounding
-    errors of all terms, which are independent, add up to about ε·Σ_j b_j² H_jj; `ROUNDING` times that is certainly
-    more. The axes themselves are known to `AXIS`. Every client is judged by its own Hessian, so that none can hide the
-    variation of the others.
-
-    values: (c, r), the diagonals of BᵀH_iB. diagonals: (c, d), of H_i. units: (d,), of the columns.
-    """
-    roots = np.sqrt(diagonals)
-    scaled = np.where(units > 0, units, 1.0)
-    products = ROUNDING * np.finfo(np.float64).eps * (diagonals @ basis**2)
-    axes = (AXIS * (roots / scaled).sum(axis=1)[:, None] * np.linalg.norm(basis * scaled[:, None], axis=0)) ** 2
-    return np.where(values > np.maximum(products, axes), values, 0.0)
-
-
-def _with_rare_axes(values: Floats, matrices: PackedMatrices, units: Floats, basis: Floats, byzantine: int) -> Floats:
-    """(d, r): the basis, in which a direction that few clients know and all others do not is an axis of its own.
-
-    Where no more than `byzantine` clients have a rare level of a category, the means in which they take part lead to an
-    axis that is only nearly orthogonal to what the others know, and what the others have along it would be its scale.
-    If they have nothing at all along a direction near it, that direction is the axis, in the scale of the few.
-    """
-    unknown: dict[bytes, Floats] = {}
-    change = np.eye(basis.shape[1])
-    for j in np.flatnonzero(values.max(axis=0) > RARE).tolist():
-        others = np.sort(np.argsort(values[:, j], kind="stable")[: len(values) - byzantine])
-        key = others.tobytes()
-        if key not in unknown:
-            spread, vectors = eigh(basis.T @ matrices.take(others).mean() @ basis)
-            unknown[key] = vectors[:, spread < 1e-9 * spread[-1]]
-        nearest = unknown[key] @ unknown[key][j]
-        axis = basis @ nearest[:, None]
-        along = _variation(matrices.along(axis), matrices.diagonals, units, axis)[:, 0]
-        if nearest[j] > 0.1 and along.any() and not along[others].any():
-            change[:, j] = nearest / np.sqrt(along[along > 0].mean())
-    if np.array_equal(change, np.eye(len(change))) or np.linalg.cond(change / np.linalg.norm(change, axis=0)) >= 1e3:
-        return basis
-    return np.asarray(basis @ change)
-
-
-def _whitening(matrices: PackedMatrices, weights: Floats, basis: Floats, rank: float) -> tuple[Floats, float]:
-    """(d, r), a basis in which the weighted mean is the identity, and the mean's condition number in the basis before.
-
-    The axes are the eigenvectors of a second mean, in which a matrix counts by its trace in the basis.
-    """
-    values, vectors, weights = _positive_mean(matrices, weights, basis)
-    kept = values > rank * values[-1]
-    if not kept.any():
-        return basis[:, :0], 0.0
-    axes = basis @ (vectors[:, kept] / np.sqrt(values[kept]))
-    traces = matrices.traces(axes @ axes.T)
-    tilt = np.clip(traces / max(float(np.median(np.abs(traces))), 1e-300), 0.0, 1e3) * weights
-    other = axes.T @ matrices.mean(tilt) @ axes
-    return axes @ eigh(other)[1], float(values[-1] / values[kept][0])
-
-
-def _positive_mean(matrices: PackedMatrices, weights: Floats, basis: Floats) -> tuple[Floats, Floats, Floats]:
-    """The eigenvalues and eigenvectors of the weighted mean in a basis, and the weights.
-
-    A matrix that makes this mean negative along a direction, by more than rounding, has the weight 0: negative ones
-    that are outweighed in the plain mean are not where outlying honest ones count less.
-    """
-    while True:
-        mean = basis.T @ matrices.mean(weights) @ basis
-        values, vectors = eigh(mean)
-        along = basis @ vectors[:, values < -1e-6 * np.abs(values).max()]
-        negative = (matrices.along(along) < 0).any(axis=1) & (weights > 0)
-        if not negative.any():
-            return values, vectors, weights
-        weights = np.where(negative, 0.0, weights)
-
-
-def _without_negative(clients: Ints, matrices: PackedMatrices) -> tuple[Ints, PackedMatrices]:
-    """The clients and matrices without those that have a negative diagonal or make the mean negative along a direction.
-
-    The mean of positive semidefinite matrices has no negative eigenvalue. While it has one, up to rounding, the
-    matrices that are negative along its eigenvector are left out.
-    """
-    possible = np.flatnonzero((matrices.diagonals >= 0).all(axis=1))
-    if len(possible) < len(matrices):
-        clients, matrices = clients[possible], matrices.take(possible)
-    while len(matrices):
-        units = 1 / np.sqrt(np.maximum(np.abs(matrices.diagonals).max(axis=0), 1e-300))
-        values, vectors = eigh(matrices.mean() * (units[:, None] * units))
-        if values[0] > -1e-12 * max(values[-1], 1e-300):
-            break
-        along = units[:, None] * vectors[:, values < 0]
-        rounding = 1e-12 * (matrices.diagonals @ units**2)[:, None]
-        kept = np.flatnonzero((matrices.along(along) >= -rounding).all(axis=1))
-        if len(kept) == len(matrices):
-            break
-        clients, matrices = clients[kept], matrices.take(kept)
-    return clients, matrices
 
 
 def _positive(matrices: Floats, chosen: Ints) -> Bools:

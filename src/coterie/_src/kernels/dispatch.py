@@ -43,9 +43,14 @@ class Kernel:
     worth: Callable[..., bool] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        if CHOICE == "reference" or (self.worth is not None and CHOICE == "auto" and not self.worth(*arguments)):
+        if self.worth is not None and CHOICE == "auto" and not self.worth(*arguments):
             return self.reference(*arguments)
-        return self.loaded(*arguments)
+        return self.chosen(*arguments)
+
+    @cached_property
+    def chosen(self) -> Callable[..., Any]:
+        """The reference if `COTERIE_KERNELS` asks for it, else the compiled form."""
+        return self.reference if CHOICE == "reference" else self.loaded
 
     @cached_property
     def loaded(self) -> Callable[..., Any]:

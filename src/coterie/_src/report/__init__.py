@@ -6,7 +6,6 @@ from coterie._src.report.terminal import (
     cluster_members,
     number,
     plan_table,
-    printable,
     results_table,
     shortened,
 )
@@ -17,7 +16,6 @@ __all__ = [
     "cluster_members",
     "number",
     "plan_table",
-    "printable",
     "results_table",
     "shortened",
 ]

@@ -10,8 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from coterie._src.experiments.printable import printable
 from coterie._src.report.run_record import as_number
-from coterie._src.report.terminal import number, printable
+from coterie._src.report.terminal import number
 from coterie._src.suspicion import TOO_SMALL
 
 OFTEN_OUTERMOST = 0.5

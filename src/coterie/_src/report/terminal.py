@@ -13,6 +13,7 @@ from rich.table import Table
 
 from coterie._src.experiments.outcome import TrialResult
 from coterie._src.experiments.plan import Line
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.summary import METRICS, Statistic, Summary, statistic
 
 COLUMNS = {metric.name: metric.heading for metric in METRICS if metric.heading}
@@ -121,11 +122,6 @@ def shortened(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(map(printable, names[:NAMED]))}{more}"
-
-
-def printable(name: str) -> str:
-    """A name of a client without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def results_table(rows: Sequence[dict[str, Any]], last: int | None = None) -> Table:

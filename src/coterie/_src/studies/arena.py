@@ -16,7 +16,7 @@ from coterie._src.experiments.methods import METHODS
 from coterie._src.experiments.results import Row, aggregate
 from coterie._src.experiments.sweep import Grid, parse_grid
 from coterie._src.plot import WIDTH, new_figure, save, styled
-from coterie._src.studies.markdown import table
+from coterie._src.studies.markdown import or_infinite, table
 from coterie._src.studies.study import OUT, Options, Study, on_cpu_only
 from coterie._src.theory import smallest_share, worst_contamination
 
@@ -128,19 +128,15 @@ def outcomes(rows: Sequence[Row]) -> list[Outcome]:
             line["problem.byzantine"],
             line["attack"],
             defence_name(line["algorithm.before"], line["method"]),
-            _finite(line["oracle_ratio"]),
+            or_infinite(line["oracle_ratio"]),
             line["oracle_ratio_se"] or 0.0,
-            _finite(line["worst_ratio"]),
+            or_infinite(line["worst_ratio"]),
         )
         for line in means
     ]
     order = [NO_ATTACK, *ATTACKS]
     defences = [defence_name(before, method) for before, methods in DEFENCES.items() for method in methods]
     return sorted(found, key=lambda one: (one.byzantine, order.index(one.attack), defences.index(one.defence)))
-
-
-def _finite(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def report(rows: Sequence[Row], command: str) -> str:

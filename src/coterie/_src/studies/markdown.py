@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -37,3 +38,8 @@ def plus_minus(mean: float | None, error: float | None, form: str = ".3f", error
 def mean_of(line: Row, metric: str, form: str = ".3f", error_form: str | None = None) -> str:
     """Mean and standard error of a metric in a line of `aggregate`."""
     return plus_minus(line[metric], line[f"{metric}_se"], form, error_form)
+
+
+def or_infinite(mean: float | None) -> float:
+    """A mean of `aggregate`; infinite where there is none, since a trial diverged."""
+    return math.inf if mean is None else mean

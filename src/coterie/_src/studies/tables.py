@@ -54,7 +54,7 @@ Scores = dict[Name, dict[str, Floats]]
 def grids(data: Path, trials: int, quick: bool = False) -> dict[str, Grid]:
     """One grid per table: no Byzantine clients, and 10 and 20 % of them under each attack.
 
-    Methods with clusters have 1, 2, 3 and 5 of them, and an estimated number. All methods are told the Byzantine
+    Methods with clusters have 1, 2, 3 and 5 of them, and an estimated number. All methods know the Byzantine
     fraction, and 5 % where there are no Byzantine clients. Every method appears with personal models, too.
 
     data: the folder with the published files; if some of them are there, tables whose files are not are left out.
@@ -123,7 +123,10 @@ def metric_of(name: str) -> tuple[str, str]:
 
 
 def scores_of(rows: Sequence[Row], metric: str) -> Scores:
-    """The scores on held-out samples; −∞ for a result that is not a number."""
+    """The scores on held-out samples; −∞ for a result that is not a number.
+
+    Only of the splits that all methods have under all conditions: an interrupted run ends within one.
+    """
     found: dict[Name, dict[str, dict[int, float]]] = {}
     for row in rows:
         clusters = AUTO if row["algorithm.clusters"] == AUTO else str(row["problem.clusters"])
@@ -131,8 +134,11 @@ def scores_of(rows: Sequence[Row], metric: str) -> Scores:
         score: float = math.nan if row[metric] is None else row[metric]
         by_trial = found.setdefault(name, {}).setdefault(condition_of(row), {})
         by_trial[row["trial"]] = score if math.isfinite(score) else -math.inf
+    whole = sorted(set.intersection(*(set(own) for conditions in found.values() for own in conditions.values())))
+    if not whole:
+        raise ValueError("tables: no split has the results of all methods under all conditions; go on with --resume")
     return {
-        name: {condition: np.array([own[trial] for trial in sorted(own)]) for condition, own in conditions.items()}
+        name: {condition: np.array([own[trial] for trial in whole]) for condition, own in conditions.items()}
         for name, conditions in found.items()
     }
 

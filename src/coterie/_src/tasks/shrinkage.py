@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from coterie._src.arrays import Array, Bools, Floats, Ints, as_numpy, like
 
@@ -46,6 +47,12 @@ ROUNDING = 8
 TOLERANCE = 0.5
 """The cluster's anchor is preferred unless its error is higher by so many standard errors of the difference."""
 
+UNSEEN_DEVIATIONS, UNSEEN_SCORES = 2.0, 5.0
+"""What a direction in which the client's rows do not vary may change: so many deviations of its targets, or so much of
+the scores of a classifier."""
+DEVIATION_LEVEL = 0.25
+"""The deviation of a client's targets is its upper confidence bound at one minus this level: few rows tell little."""
+
 
 class Shrunk(NamedTuple):
     """A client's fit: the model, its shrinkage from 0 (own fit) to 1 (the anchor), and (n,) leave-one-out losses."""
@@ -60,10 +67,12 @@ class Decomposition(NamedTuple):
 
     mean: Floats  # (p,)
     used: Bools  # (p,)
+    indicator: Bools  # (p,), 0 or 1 in every row
     scale: Floats  # (used,)
     left: Floats  # (n, r), U
     values: Floats  # (r,), d
     right: Floats  # (r, used), Vᵀ
+    indicated: Floats  # (s, used indicators), Vᵀ of the indicators alone
 
     def slopes(self, coordinates: Floats) -> Floats:
         """(r, …) coefficients of the columns of U -> (p, …) coefficients of the columns of X."""
@@ -86,10 +95,52 @@ def decomposed(x: NDArray[Any], centred: bool) -> Decomposition:
     # by the range and not by the deviations: the mean of equal numbers is rounded, and that rounding is not a spread
     used = (np.ptp(x, axis=0) if centred else np.abs(x).max(axis=0)) > ROUNDING * precision * np.abs(x).max(axis=0)
     scale = deviations[used]
-    left, values, right = np.linalg.svd(offsets[:, used] / scale, full_matrices=False)
-    kept = values > ROUNDING * precision * max(n, p) * values.max(initial=0.0)
-    kept[max(0, n - centred) :] = False
-    return Decomposition(mean, used, scale, left[:, kept], values[kept], right[kept])
+    left, values, right = _singular(offsets[:, used] / scale, n - centred, precision)
+    indicator = ((x == 0) | (x == 1)).all(axis=0)
+    indicated = _singular(offsets[:, used & indicator], n - centred, precision)[2]
+    return Decomposition(mean, used, indicator, scale, left, values, right, indicated)
+
+
+def _singular(x: Floats, rank: int, precision: float) -> tuple[Floats, Floats, Floats]:
+    """The singular value decomposition with values beyond rounding, at most `rank` of them."""
+    left, values, right = np.linalg.svd(x, full_matrices=False)
+    kept = values > ROUNDING * precision * max(x.shape) * values.max(initial=0.0)
+    kept[max(0, rank) :] = False
+    return left[:, kept], values[kept], right[kept]
+
+
+def bounded_where_unseen(x: Decomposition, weights: Floats, limit: Floats, intercept: int | None) -> Floats:
+    """(p + 1, o), or (p, o) without an intercept: an anchor whose coefficients are bounded where no row judges them.
+
+    The rows of a client say nothing about columns that do not vary in them, as of a level that the client does not
+    have, nor about the difference of two levels that always come together. If few other clients know them either, the
+    coefficients may have come from Byzantine clients alone, and left-out rows of the client do not show it. So the
+    coefficient of a column that is 0 or 1 in all rows is at most limit (o,); other columns that do not vary have no
+    scale, and get 0; and the part of the coefficients of indicators that changes no row has at most the norm limit.
+    What this changes in the rows of the client, the intercept makes good.
+    """
+    others = np.arange(len(weights)) != intercept  # all of them where intercept is None
+    slopes = weights[others]
+    found = slopes.copy()
+    varied = x.used & x.indicator
+    unseen = slopes[varied] - x.indicated.T @ (x.indicated @ slopes[varied])
+    norms = np.sqrt((unseen**2).sum(axis=0))
+    kept = np.where(norms > limit, limit / np.where(norms > limit, norms, 1.0), 1.0)
+    kept[norms > limit / np.finfo(np.float64).eps] = np.nan  # what rounding leaves of it is above the limit
+    found[varied] -= (1 - kept) * unseen
+    largest = np.where(x.indicator[~x.used], limit[:, None], 0.0).T
+    found[~x.used] = np.clip(slopes[~x.used], -largest, largest)
+    bounded = weights.copy()
+    bounded[others] = found
+    if intercept is not None:
+        bounded[intercept] += x.mean @ (slopes - found)
+    return bounded
+
+
+def largest_deviation(targets: Floats) -> float:
+    """An upper confidence bound on the standard deviation of normal targets; infinite for one row."""
+    freedom = len(targets) - 1
+    return float(targets.std() * np.sqrt(len(targets) / chdtri(freedom, 1 - DEVIATION_LEVEL))) if freedom else np.inf
 
 
 def slope_factors(values: Floats, rows: int) -> Floats:
@@ -177,7 +228,12 @@ def shrunk_regression(
     """
     n, rank = x.left.shape
     free = anchor is None and intercept is not None
-    start = np.zeros(features.shape[1]) if anchor is None else anchor
+    start: Floats = np.zeros(features.shape[1])
+    if anchor is not None and n > 1:
+        limit = np.array([UNSEEN_DEVIATIONS * largest_deviation(targets)])
+        start = bounded_where_unseen(x, anchor[:, None], limit, intercept)[:, 0]
+    elif anchor is not None:
+        start = anchor
     residuals = targets - features @ start
     factors = np.ones(1) if free else INTERCEPT_FACTORS if intercept is not None else np.zeros(1)
     found = candidates(residuals, x.left, factors, slope_factors(x.values, n))
@@ -268,7 +324,9 @@ def shrunk_classifier(
     """As `shrunk_regression` for a smooth convex loss, with weights e^−(total loss of left-out folds)."""
     (n, rank), outputs = x.left.shape, loss.outputs
     free = anchor is None and intercept is not None
-    weights_ = np.zeros((features.shape[1], outputs)) if anchor is None else anchor.reshape(-1, outputs).copy()
+    weights_: Floats = np.zeros((features.shape[1], outputs))
+    if anchor is not None:
+        weights_ = bounded_where_unseen(x, anchor.reshape(-1, outputs), np.full(outputs, UNSEEN_SCORES), intercept)
     of_intercept = np.array([1 / n]) if free else SMOOTH_INTERCEPTS if intercept is not None else np.array([np.inf])
     grid = (len(of_intercept), len(SMOOTH_SLOPES))
     penalties = [p.ravel() for p in np.meshgrid(of_intercept, SMOOTH_SLOPES, indexing="ij")]
@@ -295,6 +353,8 @@ def shrunk_classifier(
     degrees += 0.0 if free else weight @ (1 / (1 + penalties[0]))
     own = rank + (intercept is not None and not free)
     left_out = weight @ losses if n > 1 or anchor is not None else np.full(n, np.inf)
+    # one row more, of another class: a few rows that are met by luck do not justify scores of any size
+    left_out = left_out + max(0.0, float(np.abs(features @ weights_).mean()) - UNSEEN_SCORES) / n
     return Shrunk(weights_.ravel(), 1.0 - float(degrees) / own if own else 1.0, left_out)
 
 
@@ -303,15 +363,14 @@ def preferred(cluster: Shrunk | None, own: Shrunk) -> tuple[Shrunk, Anchor]:
 
     Losses that overflow are as those of a wrong centre: the own fit is taken.
     """
-    if cluster is None or not np.isfinite(cluster.model).all():
+    if cluster is None or not (np.isfinite(cluster.model).all() and np.isfinite(cluster.losses).all()):
         return own, "own"
     if len(own.losses) == 1 or not np.isfinite(own.losses).all():
         return cluster, "cluster"
-    with np.errstate(over="ignore", invalid="ignore"):
-        excess = cluster.losses - own.losses
-        error = excess.std() / np.sqrt(len(excess))
-        kept = bool(excess.mean() <= TOLERANCE * error)
-    return (cluster, "cluster") if kept else (own, "own")
+    excess = cluster.losses - own.losses
+    excess /= np.abs(excess).max() or 1.0  # squares of large losses overflow
+    error = excess.std() / np.sqrt(len(excess))
+    return (cluster, "cluster") if excess.mean() <= TOLERANCE * error else (own, "own")
 
 
 def intercept_column(features: Array) -> int | None:

@@ -69,7 +69,7 @@ class Tracker(Callback):
 
     Everything that takes time is done by a thread, once a second for at most a tenth of it, and at the end. The run
     waits for it at its start, for a few seconds, and at its end, until all is written or a minute has passed in which
-    nothing was. What fails in the thread is told in one warning, and the run goes on without the tracker.
+    nothing was. What fails in the thread is one warning, and the run goes on without the tracker.
     """
 
     name: ClassVar[str]

@@ -27,8 +27,11 @@ from coterie._src.tracking.base import (
     without_passwords,
 )
 
-ARTIFACTS = ("config.toml", "summary.json", "trials.csv", "convergence.png", "report.html", "grid.toml", "summary.csv")
-"""The files of a run's folder that are sent, beside `centres/`."""
+ARTIFACTS = (
+    *("config.toml", "summary.json", "trials.csv", "convergence.png", "report.html", "grid.toml", "summary.csv"),
+    *("centres.safetensors", "evaluation.json", "progress.json"),
+)
+"""The files of the folder of a run, a sweep or a federation that are sent, beside `centres/`."""
 MODEL = "model"
 DATABASES = ("mysql", "postgresql", "mssql")
 """Schemes of servers to which MLflow connects when its client is made."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from coterie._src.experiments.process import Process
+from coterie._src.experiments.printable import printable
 from coterie._src.experiments.progress import MAX_LINES
 from coterie._src.federation.audit import audit_clients, site_names
+from coterie._src.federation.certificates import expiry_warnings
 from coterie._src.federation.checkpoint import AUDIT, audit_of
 from coterie._src.federation.progress import Progress, read_progress
 from coterie._src.watch.snapshot import Bar, Cluster, Refused, Remembered, Rounds, Snapshot, State, Suspect, state_of
@@ -33,7 +33,7 @@ class FederationSource:
         if found is None:
             return Snapshot("federation", title, "unknown", suspects=suspects)
         progress, age = found
-        if (state := _state(progress, age)) == "gone":  # it may have noted its end in between
+        if (state := _state(progress, age)) in ("gone", "failed"):  # it may have noted its end in between
             progress, age = read_progress(self.folder) or found
             state = _state(progress, age)
         bars = [Bar("rounds", progress.round, progress.rounds)]
@@ -49,7 +49,7 @@ class FederationSource:
             at_most=True,
             rounds=[_rounds(progress)],
             suspects=suspects,
-            advice=GO_ON if state == "gone" else "",
+            advice=" ".join(_advice(self.folder, progress, state)),
         )
 
     def _read_suspects(self) -> tuple[int, list[Suspect]]:
@@ -77,18 +77,26 @@ class FederationSource:
 def _state(progress: Progress, age: float) -> State:
     if progress.done:
         return "complete"
-    try:
-        process = None if progress.process is None else Process.model_validate(progress.process)
-    except ValidationError:
-        process = None
-    state = state_of(process, age)
+    if progress.error:
+        return "failed"
+    state = "gone" if progress.has_died() else state_of(None, age)
     return "waiting" if progress.waiting and state == "running" else state
+
+
+def _advice(folder: Path, progress: Progress, state: State) -> Iterator[str]:
+    """What to do now: about a run that has ended too soon, and certificates that will."""
+    if progress.error:
+        yield f"The run has failed: {printable(progress.error, 500)}."
+    if state in ("gone", "failed"):
+        yield GO_ON
+    for line in expiry_warnings(folder.resolve().parent):
+        yield f"Note: {line}."
 
 
 def _rounds(progress: Progress) -> Rounds:
     losses = (*progress.losses, *([None] * (len(progress.sizes) - len(progress.losses))))
     counts = {"accepted": progress.accepted, "refused": progress.refused, "silent": progress.silent}
-    refused = [fault.partition("): ") for fault in map(str, progress.faults[:MAX_LINES])]
+    refused = [fault.partition(": ") for fault in map(str, progress.faults[:MAX_LINES])]
     return Rounds(
         "",
         None,
@@ -96,6 +104,6 @@ def _rounds(progress: Progress) -> Rounds:
         progress.rounds,
         tuple(Cluster(size, loss) for size, loss in zip(progress.sizes, losses, strict=False)),
         counts if progress.sizes else None,
-        tuple(Refused(f"{client})" if mark else client, reason) for client, mark, reason in refused),
+        tuple(Refused(client, reason) for client, _, reason in refused),
         progress.movement,
     )

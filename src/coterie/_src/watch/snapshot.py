@@ -15,7 +15,6 @@ STALE_SECONDS = 30.0
 """The age of the last news from which on a page says so."""
 SHARE = 0.1
 """The share of the time that is spent on reading the same large files again."""
-VERDICTS = ("accepted", "refused", "silent")
 
 Kind = Literal["run", "sweep", "federation"]
 State = Literal["waiting", "running", "stale", "gone", "complete", "interrupted", "failed", "unknown"]

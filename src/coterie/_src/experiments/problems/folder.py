@@ -158,7 +158,7 @@ class Folder(ClientTables):
 
     @classmethod
     def defaults_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """Nobody knows the number of clusters of own data: it is estimated where it is not given."""
+        """The number of clusters of own data is estimated where it is not given."""
         if "clusters" in given:
             return cls.defaults
         return {**cls.defaults, "algorithm": {**cls.defaults["algorithm"], "clusters": "auto"}}

@@ -107,8 +107,8 @@ def methods_table(record: RunRecord) -> Markup:
             digits = METRICS[metric].digits
             alone = metric in ("rounds", "seconds")
             mean = own[metric]["mean"]
-            told = None if mean is None else number(mean, digits) if alone else cell(own[metric], digits)
-            cells.append(number_cell(None if mean is None else float(mean), told))
+            text = None if mean is None else number(mean, digits) if alone else cell(own[metric], digits)
+            cells.append(number_cell(None if mean is None else float(mean), text))
         rows.append(cells)
     columns = [Column("method"), *(Column(METRICS[m].heading, METRICS[m].summary) for m in metrics)]
     trials = len(record.summary.trials_finished)
@@ -254,8 +254,8 @@ def _scores(record: RunRecord) -> list[dict[str, str]]:
 
 
 def _comparisons(record: RunRecord) -> Markup | None:
-    told = record.summary.comparisons.get(record.first, {})
-    return sentences([f"{name}: {line}" for name, line in told.items()])
+    comparisons = record.summary.comparisons.get(record.first, {})
+    return sentences([f"{name}: {line}" for name, line in comparisons.items()])
 
 
 def _worth_a_look(record: RunRecord) -> Markup | None:

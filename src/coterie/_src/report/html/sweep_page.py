@@ -89,8 +89,8 @@ def results_table(rows: Sequence[Row]) -> Markup:
         for metric in metrics:
             value, digits = line[metric], METRICS[metric].digits
             found = {"mean": value, "se": line.get(f"{metric}_se"), "trials": None}
-            told = None if value is None else number(value, digits) if metric == "rounds" else cell(found, digits)
-            cells.append(number_cell(value, told))
+            text = None if value is None else number(value, digits) if metric == "rounds" else cell(found, digits)
+            cells.append(number_cell(value, text))
         made.append(cells)
     columns = [
         *(Column(key.split(".")[-1], key) for key in keys),

@@ -61,7 +61,7 @@ def strip(clients: Sequence[Scored], label: str, name: str) -> Markup | None:
     scale = Scale(low - margin, high + margin, left, WIDTH - 170)
     clusters = sorted({one.cluster for one in there})
     parts: list[object] = []
-    y, told, rows = 8.0, [], []
+    y, means, rows = 8.0, [], []
     for j in clusters:
         own = sorted((one for one in there if one.cluster == j), key=lambda one: one.score)
         dots, deepest = _swarm([scale(one.score) for one in own])
@@ -79,12 +79,12 @@ def strip(clients: Sequence[Scored], label: str, name: str) -> Markup | None:
             line(scale(mean), middle - half + 3, scale(mean), middle + half - 3, "cross"),
             text(scale.end + 10, middle + 4, f"mean {short(mean)} of {len(own)}"),
         ]
-        told.append(f"{cluster_name(j)}: {len(own)} clients, mean {short(mean)}, worst {short(own[0].score)} "
+        means.append(f"{cluster_name(j)}: {len(own)} clients, mean {short(mean)}, worst {short(own[0].score)} "
                     f"({own[0].name})")  # fmt: skip
         y += 2 * half
     parts = [horizontal_axis(scale, 8, y, label), *rows]
     words = (
-        f"{capitalised(label)} of every client, by cluster; an upright line is a cluster's mean. {'; '.join(told)}."
+        f"{capitalised(label)} of every client, by cluster; an upright line is a cluster's mean. {'; '.join(means)}."
         + (f" At the left end, beyond the axis: {', '.join(f'{one.name} ({short(one.score)})' for one in beyond[:8])}"
            + (f" and {len(beyond) - 8} more" if len(beyond) > 8 else "") + "." if beyond else "")
     )  # fmt: skip
@@ -138,15 +138,15 @@ def directions(method: str, clients: Sequence[Placed], name: str = "directions")
     across, up = Scale(-wide, wide, left, right), Scale(-high, high, bottom, top)
     parts: list[object] = [line(left, up(0), right, up(0), "grid"), line(across(0), top, across(0), bottom, "grid")]
     for one in there:
-        told = f"{one.name}: {cluster_name(one.cluster)}" + (", Byzantine" if one.byzantine else "")
+        tooltip = f"{one.name}: {cluster_name(one.cluster)}" + (", Byzantine" if one.byzantine else "")
         x, y = across(one.x), up(one.y)
         if one.byzantine:
             shape = element("path", d=f"M{at(x - 4.5)} {at(y - 4.5)}L{at(x + 4.5)} {at(y + 4.5)}"
                             f"M{at(x - 4.5)} {at(y + 4.5)}L{at(x + 4.5)} {at(y - 4.5)}", class_="cross",
-                            data_tip=told)  # fmt: skip
+                            data_tip=tooltip)  # fmt: skip
         else:
             shape = element("circle", cx=at(x), cy=at(y), r=4, class_=f"dot {cluster_class(one.cluster)}",
-                            data_tip=told)  # fmt: skip
+                            data_tip=tooltip)  # fmt: skip
         parts.append(shape)
     clusters = sorted({one.cluster for one in there})
     middles = []

@@ -33,12 +33,12 @@ def cluster_bars(members: Sequence[Member], title: str, when: str, name: str, no
     left, step, top = 92.0, 28.0, 6.0
     scale = Scale(0, longest, left, WIDTH - 230)
     parts: list[object] = []
-    told = []
+    trends = []
     for i, (j, own) in enumerate(sizes.items()):
         y, bad = top + i * step, sum(bool(one.byzantine) for one in own)
         honest, end = scale(len(own) - bad), scale(len(own))
         label = f"{len(own)} {noun}" + (f", {bad} Byzantine ({bad / len(own):.0%})" if known else "")
-        told.append(f"{cluster_name(j)} {label}")
+        trends.append(f"{cluster_name(j)} {label}")
         parts += [
             text(left - 10, y + 16, cluster_name(j), "end"),
             element("rect", x=at(left), y=at(y + 3), width=at(honest - left), height=18,
@@ -47,7 +47,7 @@ def cluster_bars(members: Sequence[Member], title: str, when: str, name: str, no
                     class_=f"hatched {cluster_class(j)}") if bad else None,
             text(end + 8, y + 16, label),
         ]  # fmt: skip
-    words = f"{capitalised(noun)} per cluster {when}: {'; '.join(told)}." + (
+    words = f"{capitalised(noun)} per cluster {when}: {'; '.join(trends)}." + (
         " The open part of a bar is the Byzantine clients." if known else ""
     )
     return figure(name, title, top + step * len(sizes) + 4, joined(*parts), words)
@@ -166,11 +166,11 @@ def _bands(
                 f"{at(x1)} {at(y1 + width)}Z"
             )
             who = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            told = (
+            tooltip = (
                 f"{len(names)} stay in {cluster_name(a)}" if a == b else
                 f"{len(names)} from {cluster_name(a)} to {cluster_name(b)} between rounds {rounds[0]} and {rounds[1]}: "
                 f"{who}"
             )  # fmt: skip
             found.append(element("path", d=shape, class_=f"{'stays' if a == b else 'moves'} {cluster_class(a)}",
-                                 data_tip=told))  # fmt: skip
+                                 data_tip=tooltip))  # fmt: skip
     return found

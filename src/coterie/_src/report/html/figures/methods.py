@@ -66,7 +66,7 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
     parts: list[object] = [horizontal_axis(scale, top, bottom, label)]
     for i, (name, (mean, lowest, highest)) in enumerate(found.items()):
         y = top + step * (i + 0.5)
-        told = f"{name}: {short(mean)}" + (f", 95 % {short(lowest)} to {short(highest)}" if lowest < highest else "")
+        tooltip = f"{name}: {short(mean)}" + (f", 95 % {short(lowest)} to {short(highest)}" if lowest < highest else "")
         span = f"{short(mean)}" + (f"  ({short(lowest)} to {short(highest)})" if lowest < highest else "")
         parts += [
             text(left - 12, y + 4, name, "end"),
@@ -74,7 +74,7 @@ def intervals(values: Mapping[str, Sequence[float]], label: str, lower_is_better
                 "g",
                 line(scale(max(lowest, low)), y, scale(highest), y, "line"),
                 element("circle", cx=at(scale(mean)), cy=at(y), r=5, class_="dot"),
-                class_=looks[name].colour, data_tip=told, data_method=name,
+                class_=looks[name].colour, data_tip=tooltip, data_method=name,
             ),
             text(scale.end + 14, y + 4, span),
         ]  # fmt: skip
