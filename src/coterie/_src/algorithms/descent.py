@@ -281,7 +281,11 @@ def _by_size(network: Network, state: State, clients: Ints) -> Floats | None:
 
 
 def bounded_weights(sizes: Floats, typical: float | None = None) -> Floats:
-    """(m,): n_i over the median of all, at most 1; typical: the median, if it is known."""
+    """(m,): n_i over the median of all, at most 1; typical: the median, if it is known.
+
+    What a share α < ½ of false sizes can do at worst: the median is one between honest sizes, so that a client that
+    claims 10¹² samples counts as the median client does, and honest clients with more samples than that count no less.
+    """
     weights: Floats = np.minimum(sizes / (np.median(sizes) if typical is None else typical), 1.0)
     return weights
 

@@ -441,6 +441,9 @@ def _candidate_losses(
 ) -> list[CandidateLosses]:
     """The clients' losses at the centres of all candidates, each (k, d), from one question.
 
+    What α of false losses can do at worst: select another of the candidates, none of which they have made. A candidate
+    is selected by a trimmed mean, which they shift by no more than the spread of honest losses allows.
+
     With `part` a centre is chosen on the samples that the centres were computed from and evaluated on the others. If
     both used the same samples, every additional centre would lower the loss.
     """
