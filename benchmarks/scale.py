@@ -54,7 +54,7 @@ def measure(clients: int) -> dict[str, Any]:
         "process GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "clusters": int(found.metrics["clusters"]),
         "rounds": len(found.rounds),
-        "distance / oracle": found.metrics["oracle_ratio"],
+        "distance / oracle": f"{found.metrics['oracle_ratio']:.4f}",
         "ARI": f"{found.metrics['ari']:.4f}",
         "ARI of the truth": f"{agreement(labels, truth)['ari']:.4f}",
     }

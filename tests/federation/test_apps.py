@@ -56,8 +56,7 @@ def test_the_public_module_has_documented_names() -> None:
         assert "Parameters\n" in (getattr(coterie.federation, name).__doc__ or ""), name
 
 
-@pytest.mark.parametrize("line", ['max_byzantine = "auto"', "strict = true"])
-def test_a_federation_needs_a_number_as_the_bound(line: str, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(f'[algorithm]\n{line}\n[run]\nmethods = ["coterie"]\n')
-    with pytest.raises(ValueError, match=f"^algorithm.{line.split(maxsplit=1)[0]}: .* a federation"):
+def test_a_federation_needs_a_number_as_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[algorithm]\nmax_byzantine = "auto"\n[run]\nmethods = ["coterie"]\n')
+    with pytest.raises(ValueError, match=r"^algorithm\.max_byzantine: .* a federation"):
         coterie.federation.apps(tmp_path / "config.toml")

@@ -50,7 +50,9 @@ def test_a_killed_server_goes_on(server: Server, drawn: Federation, start: np.nd
             run(tmp_path / "torn", on_round=kill)
     assert np.array_equal(run(tmp_path / "torn"), whole)
     run(tmp_path / "named", identity="age, dose")
-    with pytest.raises(ValueError, match="named: holds the rounds of another configuration; move it away"):
+    with pytest.raises(
+        ValueError, match=r"named: holds the rounds of another configuration \(identity differs\); move it away"
+    ):
         run(tmp_path / "named", identity="dose, age")
     rows = Checkpoint(tmp_path / "torn").rows()
     assert len(rows) == 6 * CLIENTS

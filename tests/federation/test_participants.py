@@ -10,10 +10,11 @@ import pytest
 from coterie._src.algorithms import RoundInfo, State
 from coterie._src.data import Federation
 from coterie._src.experiments import read_config
-from coterie._src.federation.apps import RunSettings, apps, run_server
-from coterie._src.federation.audit import audit_clients
+from coterie._src.federation.apps import FOR_ALL, RunSettings, apps, run_server
+from coterie._src.federation.audit import audit_clients, site_names
 from coterie._src.federation.checkpoint import Checkpoint
 from coterie._src.federation.numbering import ClientNumbers
+from coterie._src.federation.page import federation_page
 from coterie._src.federation.server_folder import (
     Participants,
     ServerSettings,
@@ -60,6 +61,9 @@ def test_a_block_takes_effect_in_the_next_round_of_a_run(
     assert any("blocked by the operator in 33% of the rounds" in reason for reason in found.reasons)
     assert (found.refused_fraction, found.silent_fraction) == (0.0, 0.0)
     assert blocked_sites(server) == {}
+    shown = coterie("audit", str(folder), cwd=tmp_path)
+    assert "blocked by the operator" in " ".join(shown.stdout.split())
+    assert "blocked by the operator in 33% of the rounds (pump?[2J broken?)" in federation_page(folder)
     twice = coterie("federate", "allow", "site3", "--folder", str(server), cwd=tmp_path)
     assert "is not blocked" in twice.stderr
     unknown = coterie("federate", "block", "site99", "--folder", str(server), cwd=tmp_path)
@@ -72,6 +76,17 @@ def test_a_blocked_site_is_as_if_it_were_missing(server: Path, drawn: Federation
     found = centres_of(InProcessGrid(app(drawn), range(CLIENTS)), start, made)
     np.testing.assert_allclose(found, simulated(drawn, start, rounds=4, without=[5]), atol=1e-5)
     allow_site(server, "site5")
+
+
+def test_a_blocked_site_takes_no_part_in_the_model_for_all_either(
+    server: Path, drawn: Federation, start: np.ndarray
+) -> None:
+    """Whose state lies in a folder of its own in that of the run."""
+    block_site(server, "site5", "unusual")
+    folder = server / "federation" / FOR_ALL
+    centres_of(InProcessGrid(app(drawn), range(CLIENTS)), start, strategy(rounds=1, folder=folder))
+    assert {row["node"] for row in Checkpoint(folder).rows()} == {str(node) for node in range(CLIENTS) if node != 5}
+    assert site_names(folder)["7"] == "site7"
 
 
 def test_of_two_keys_of_a_site_the_newer_takes_part_and_is_the_same_client(server: Path) -> None:

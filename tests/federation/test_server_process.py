@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from coterie._src.federation.deployment import free_port, write_deployment
 from coterie._src.federation.folder_lock import holder
 from coterie._src.federation.progress import read_progress
 from coterie._src.federation.server_folder import node_of, read_settings_of
-from real_processes import ENVIRONMENT, coterie, started, wait_until
+from coterie._src.federation.server_process import control_of
+from coterie._src.federation.server_status import status_of
+from real_processes import ENVIRONMENT, coterie, end, started, wait_until
 
 CONFIG = [
     "problem.clusters=2", "problem.clients=20", "problem.dim=5", "problem.samples=40", "algorithm.rounds=2",
@@ -114,11 +117,49 @@ def test_two_federations_on_one_server(tmp_path: Path, processes: list[subproces
     wait_until((server / "nodes" / "lyon.json").exists, 30)  # without a restart
     assert coterie("federate", "revoke", "lyon", "--folder", str(server), cwd=tmp_path).returncode == 0
     wait_until(lambda: "lyon.pub is withdrawn" in (tmp_path / "server-start.sh.log").read_text(), 30)
+    (server / "nodes" / "bad.pub").write_text("nonsense")
+    wait_until(lambda: "bad.pub: is not a public key" in (tmp_path / "server-start.sh.log").read_text(), 30)
+    (server / "nodes" / "bad.pub").unlink()
     for place, name in zip(places, ("oslo", "rome"), strict=True):
         shown = coterie("federate", "status", "--folder", str(place / "server"), cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert f" {name} " in shown.stdout
         assert script(place, "stop.sh").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_site_whose_key_is_revoked_is_refused(
+    place: Path, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """And one with a further key connects with either, until the old one is withdrawn."""
+    server, begin = place / "server", partial(started, processes, tmp_path, place)
+
+    def states() -> dict[str, str]:
+        return {one.key: one.state for one in status_of(server).sites}
+
+    begin("server/start.sh")
+    wait_until((server / "ready").exists, 90)
+    begin("oslo/start.sh", RUNTIME_PORT=str(free_port()))
+    wait_until(lambda: states()["oslo.pub"] == "connected", 60)
+    for words in (
+        ("site", "init", str(place / "oslo"), "--renew"),
+        ("federate", "add", "oslo", "--key", str(place / "oslo" / "oslo.next.pub"), "--folder", str(server)),
+        ("site", "init", str(place / "oslo"), "--use-next"),
+    ):
+        done = coterie(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    wait_until(lambda: "oslo.2.pub" in states() and states()["oslo.2.pub"] != "not registered yet", 30)
+    assert states()["oslo.pub"] == "connected"
+    end(processes[-1])
+    begin("oslo/start.sh", RUNTIME_PORT=str(free_port()))
+    wait_until(lambda: states()["oslo.2.pub"] == "connected", 60)
+    assert coterie("federate", "revoke", "oslo", "--folder", str(server), cwd=tmp_path).returncode == 0
+    wait_until(lambda: "oslo.2.pub is withdrawn" in (tmp_path / "server-start.sh.log").read_text(), 30)
+    assert set(states()) == {"rome.pub"}
+    with closing(control_of(server, read_settings_of(server))) as control:
+        assert [node.online for node in control.nodes()] == [False]  # rome alone is known
+    log = tmp_path / "server-start.sh.log"
+    wait_until(lambda: '"POST /v1/fleet/pull-messages HTTP/1.1" 401' in log.read_text(), 60)
 
 
 def test_a_server_says_when_its_port_is_taken(place: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -68,7 +68,10 @@ def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@example(texts=["x" * 100_000] * 6)
+@example(texts=["\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"] * 6)
+@example(texts=["<script>window.hacked = 1</script>[red]"] * 6)
 @given(texts=st.lists(ANYTHING, min_size=6, max_size=6))
 def test_hostile_text_is_shown_as_one_short_line(
     texts: list[str], drawn: Federation, start: np.ndarray, told: pytest.LogCaptureFixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import time
@@ -37,6 +36,7 @@ from coterie._src.experiments.toml import as_toml, read_config
 from coterie._src.federation.client import client_app
 from coterie._src.federation.evaluation import Evaluation, evaluate_sites
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import identity_of
 from coterie._src.federation.page import federation_page
 from coterie._src.federation.protection import protection
 from coterie._src.federation.renamed import with_new_names
@@ -227,7 +227,7 @@ def _learn(
         folder=folder,
         seed=config.run.seed,
         max_suspects=needed.allowed if config.algorithm.strict else None,
-        identity=_identity(config, settings.method, features),
+        identity=identity_of(config, settings.method, features),
         on_round=on_round,
     )
     result = strategy.start(grid, ArrayRecord({"centres": Array(np.ascontiguousarray(start))}))
@@ -291,12 +291,6 @@ def _count_features(config: Config, features_of_run: int) -> int:
     if isinstance(problem, ClientTables):  # a table that is known by name
         return len(problem.weight_names())
     return int(getattr(problem, "dim", 0))
-
-
-def _identity(config: Config, method: str, features: int) -> str:
-    """A hash of what is learnt; it does not depend on rounds, deadlines or the number of clients."""
-    learnt = config.problem.model_dump(mode="json", exclude={"path"}), method, features, config.run.seed
-    return hashlib.sha256(json.dumps(learnt, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _column_names(config: Config) -> dict[str, str]:

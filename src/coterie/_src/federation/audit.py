@@ -13,7 +13,7 @@ import numpy as np
 from coterie._src.aggregators import median
 from coterie._src.algorithms import RoundInfo
 from coterie._src.arrays import Floats
-from coterie._src.federation.server_folder import names_of_nodes
+from coterie._src.federation.server_folder import names_of_nodes, server_of
 from coterie._src.intake import Verdict
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def site_names(folder: Path) -> dict[str, str]:
 
     A file that cannot be read is left out.
     """
-    return {str(node): site for node, (site, _) in names_of_nodes(folder.resolve().parent).items()}
+    return {str(node): site for node, (site, _) in names_of_nodes(server_of(folder)).items()}
 
 
 def audit_rows(info: RoundInfo, network: FlowerNetwork, round: int) -> list[Row]:

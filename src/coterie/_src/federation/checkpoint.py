@@ -29,6 +29,8 @@ from coterie._src.server import ServerMemory
 STATE, AUDIT = "state.safetensors", "audit.sqlite"
 CLIENTS, SUMMARY = "clients.csv", "evaluation.json"
 """The files of an evaluation in the folder of a federation."""
+VERSION = 1
+"""Of the form of the state; 0: of version 0.1.0, which did not say so."""
 ARRAYS = ("centres", "fixed", "curvatures", "weights")
 COLUMNS = (
     "round", "client", "node", "verdict", "label", "loss", "margin", "trimmed", "distance", "samples", "seconds",
@@ -53,7 +55,17 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, saved: Saved, rows: Sequence[dict[str, Any]] = ()) -> None:
-        """Write the audit of a finished round, then the state after it."""
+        """Write the audit of a finished round, then the state after it; a ValueError where the disk is full."""
+        try:
+            self._save(saved, rows)
+        except (OSError, sqlite3.OperationalError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(
+                f"{self.folder}: round {saved.state.round} cannot be written ({reason}); make room, and start again: "
+                "it goes on after the round before"
+            ) from None
+
+    def _save(self, saved: Saved, rows: Sequence[dict[str, Any]]) -> None:
         marks = ", ".join("?" * len(COLUMNS))
         with self._audit() as audit, audit:
             audit.executemany(
@@ -70,6 +82,7 @@ class Checkpoint:
         if state.memory.shared is not None:
             arrays["memory.shared"] = as_numpy(state.memory.shared)
         metadata = {
+            "version": VERSION,
             "round": state.round,
             "progress": [None if np.isinf(state.smallest_move) else state.smallest_move, state.rounds_since],
             "rng": saved.rng.bit_generator.state,
@@ -88,6 +101,8 @@ class Checkpoint:
             with safe_open(file, "np") as opened:
                 metadata = json.loads((opened.metadata() or {})["coterie"])
                 arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            if (version := metadata.get("version", 0)) > VERSION:
+                raise ValueError(f"a later version of Coterie has written it, in form {version}; update Coterie")
             rng = default_rng()
             rng.bit_generator.state = metadata["rng"]
             smallest, since = metadata["progress"] if "progress" in metadata else metadata["calm"]  # as in 0.1.0
@@ -131,7 +146,9 @@ def audit_of(folder: Path) -> list[dict[str, Any]]:
         with closing(connect_read_only(folder / AUDIT)) as audit:
             if not audit.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]:
                 return []
-            found = audit.execute(f"SELECT {', '.join(COLUMNS)} FROM replies ORDER BY round, client").fetchall()
+            known = {row[1] for row in audit.execute("PRAGMA table_info(replies)")}
+            columns = ", ".join(name if name in known else f"NULL AS {name}" for name in COLUMNS)  # of an older version
+            found = audit.execute(f"SELECT {columns} FROM replies ORDER BY round, client").fetchall()
     except sqlite3.Error as error:
         raise ValueError(f"{folder / AUDIT}: cannot be read as the audit of a federation ({error})") from None
     return [dict(zip(COLUMNS, row, strict=True)) for row in found]

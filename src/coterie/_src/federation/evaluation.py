@@ -25,7 +25,7 @@ from coterie._src.federation.audit import site_names
 from coterie._src.federation.checkpoint import CLIENTS, SUMMARY, Checkpoint
 from coterie._src.federation.network import FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
-from coterie._src.federation.server_folder import Participants
+from coterie._src.federation.server_folder import Participants, server_of
 from coterie._src.federation.site_reports import Report, Request, Score, admit_report
 from coterie._src.kernels.order_statistics import mean_between_ranks
 from coterie._src.metrics import NOT_APPLICABLE
@@ -259,7 +259,7 @@ def evaluate_sites(
         raise ValueError(f"max_byzantine must be at least 0 and less than 0.5, got {max_byzantine}")
     saved = None if folder is None else Checkpoint(folder).load()
     clients = ClientNumbers(max_clients, () if saved is None else saved.nodes)
-    participants = Participants(None if folder is None else Path(folder).resolve().parent)
+    participants = Participants(None if folder is None else server_of(Path(folder)))
     network = FlowerNetwork(grid, clients, deadline, participants=participants)
     received = network.reports(Request(as_numpy(centres), None if for_all is None else as_numpy(for_all)))
     models = tuple(model for model in MODELS if model != "global" or for_all is not None)

@@ -91,11 +91,13 @@ def _facts(
 ) -> list[tuple[str, object]]:
     done = max(row["round"] for row in rows)
     state = "unknown" if progress is None else "finished" if progress.done else "not finished"
-    count = Counter("refused" if verdict not in ("accepted", "silent") else verdict for verdict in last.values())
+    apart = ("accepted", "silent", "blocked")
+    count = Counter(verdict if verdict in apart else "refused" for verdict in last.values())
     return [
         ("status", state),
         ("rounds", f"{done}" if progress is None else f"{done} of at most {progress.rounds}"),
         *((f"{words} in the last round", count[words]) for words in ("accepted", "silent", "refused")),
+        *([("blocked by the operator", count["blocked"])] if count["blocked"] else []),
         *([] if until is None else [("certificates valid until", f"{until:%Y-%m-%d}")]),
     ]
 
@@ -185,7 +187,7 @@ def _map(rows: Sequence[Row], sites: Sequence[ClientAudit], names: Mapping[int, 
             share = math.log(min(max(away, 1.0), FARTHEST)) / math.log(FARTHEST)
             style = f"cell s{round(share * (SHADES - 1))}"
             parts.append(element("rect", **box, class_=style, data_tip=f"{told}, distance {away:.1f}"))
-        elif verdict == "silent":
+        elif verdict in ("silent", "blocked"):
             parts.append(element("rect", **box, class_="cell silent", data_tip=told))
         else:
             fault = f" ({row['fault']})" if row["fault"] else ""

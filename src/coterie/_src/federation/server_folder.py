@@ -157,6 +157,13 @@ def allow_site(server: Path, site: str) -> None:
     write_blocked(server, {name: one for name, one in blocks.items() if name != site})
 
 
+def server_of(folder: Path) -> Path:
+    """Return the folder of the server whose run writes to a folder: the one above it, or that above the run's own."""
+    above = folder.resolve().parent
+    places = [place for place in (above, above.parent) if (place / NODES).is_dir() or (place / SETTINGS).is_file()]
+    return places[0] if places else above
+
+
 class Participants:
     """Which nodes take part in a run, and their names: read again whenever it is asked.
 

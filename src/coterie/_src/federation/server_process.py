@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
 from coterie._src.experiments.run_folder import write_atomically
 from coterie._src.federation.certificates import check_server_certificates, read_public_key
 from coterie._src.federation.control import Control, key_bytes
@@ -122,23 +124,36 @@ class Keys:
 
     def update(self, say: Say) -> None:
         """Make new keys known, withdraw revoked ones, and note whose node is whose."""
-        folders = [self.server / NODES, self.server / NODES / REVOKED]
-        files = [sorted(folder.glob("*.pub")) for folder in folders if folder.is_dir()]
+        withdrawn = sorted((self.server / NODES / REVOKED).glob("*.pub"))
+        files = [
+            (path, path.stat().st_mtime_ns) for path in [*withdrawn, *(one.path for one in key_files(self.server))]
+        ]
         if files == self._seen:
             return
         known = {one.key: one.number for one in self.control.nodes()}
-        for path in sorted((self.server / NODES / REVOKED).glob("*.pub")):
-            if (number := known.pop(key_bytes(read_public_key(path)), None)) is not None:
+        for path in withdrawn:
+            key = _readable_key(path, say)
+            if key is not None and (number := known.pop(key_bytes(key), None)) is not None:
                 self.control.unregister(number)
                 say(f"The key {path.name} is withdrawn.")
         for one in key_files(self.server):
-            key = read_public_key(one.path)
+            if (key := _readable_key(one.path, say)) is None:
+                continue
             node = known.get(key_bytes(key)) or self.control.register(key)
             if node is None:
                 say(f"{one.path}: Flower's server refuses this key; a key that was withdrawn does not come back.")
             elif node_of(one.note) != node:
                 write_atomically(one.note, f'{{"node-id": {node}}}\n'.encode())
         self._seen = files
+
+
+def _readable_key(path: Path, say: Say) -> EllipticCurvePublicKey | None:
+    """The key in a file; one that cannot be read is said, and keeps no other site out."""
+    try:
+        return read_public_key(path)
+    except ValueError as error:
+        say(str(error))
+        return None
 
 
 def control_of(server: Path, settings: ServerSettings) -> Control:
@@ -160,9 +175,12 @@ def run(server: Path, settings: list[str], say: Say) -> None:
     """
     os.umask(0o077)
     known, folder = read_settings_of(server), server.resolve() / STATE_FOLDER
-    with locked(folder, "run", STOP_SECONDS):  # one that was just stopped may still be at its end
-        pass
+    if known.secure:
+        check_server_certificates(server, known.host)  # else the server would seem not to answer
     with closing(control_of(server, known)) as control, _raising():
+        is_stopping = control.answers() and not control.unfinished()
+        with locked(folder, "run", STOP_SECONDS if is_stopping else 0.0):  # one that was stopped may be at its end
+            pass
         number = control.start(server.resolve().parent / "app", settings, folder)
         try:
             for line in control.logs(number):

@@ -24,11 +24,12 @@ from coterie._src.experiments.printable import printable
 from coterie._src.federation.audit import Row, audit_rows, suspects
 from coterie._src.federation.checkpoint import Checkpoint, Saved
 from coterie._src.federation.folder_lock import locked
+from coterie._src.federation.identity import differences
 from coterie._src.federation.network import POLL_SECONDS, FlowerNetwork
 from coterie._src.federation.numbering import ClientNumbers
 from coterie._src.federation.progress import ProgressFile
 from coterie._src.federation.renamed import takes_old_names
-from coterie._src.federation.server_folder import Participants
+from coterie._src.federation.server_folder import Participants, server_of
 from coterie._src.intake import Verdict
 from coterie._src.simulation import Round, play, stream
 from coterie._src.step_sizes import ask_curvatures
@@ -150,7 +151,7 @@ class ClusteredStrategy(Strategy):
         """Run the algorithm to its end, with the folder locked."""
         saved = self._load()
         clients = ClientNumbers(self.max_clients, () if saved is None else saved.nodes)
-        participants = Participants(None if self.checkpoint is None else self.checkpoint.folder.resolve().parent)
+        participants = Participants(None if self.checkpoint is None else server_of(self.checkpoint.folder))
         network = FlowerNetwork(grid, clients, self.deadline, file.count_replies, participants)
         self._wait_for_clients(network, file)
         state, rng = None, stream(self.seed, 0, "server")
@@ -204,9 +205,10 @@ class ClusteredStrategy(Strategy):
 
     def _load(self) -> Saved | None:
         saved = None if self.checkpoint is None else self.checkpoint.load()
-        if self.checkpoint is not None and saved is not None and saved.identity not in ("", self.identity):
+        if self.checkpoint is not None and saved is not None and (names := differences(saved.identity, self.identity)):
             raise ValueError(
-                f"{self.checkpoint.folder}: holds the rounds of another configuration; move it away to begin anew"
+                f"{self.checkpoint.folder}: holds the rounds of another configuration ({', '.join(names)} differs); "
+                "move it away to begin anew"
             )
         return saved
 

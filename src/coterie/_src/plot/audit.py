@@ -16,7 +16,8 @@ MAX_NAMED_CLIENTS = 40
 
 @styled
 def audit_map(rows: Sequence[dict[str, Any]], path: str | Path, names: Mapping[str, str] | None = None) -> None:
-    """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent.
+    """Clients by rounds of a federation: how far out each stood (dark is far); red: refused, white: silent or
+    blocked.
 
     names: of the nodes, where they are known.
     """
@@ -29,7 +30,7 @@ def audit_map(rows: Sequence[dict[str, Any]], path: str | Path, names: Mapping[s
     for row in rows:
         place = row["client"], row["round"] - 1
         away[place] = np.nan if row["distance"] is None else max(row["distance"], 0.1)
-        if row["verdict"] not in ("accepted", "silent"):
+        if row["verdict"] not in ("accepted", "silent", "blocked"):
             refused.append(place)
     figure = new_figure(4 + min(9.0, 0.12 * rounds), 1.6 + min(12.0, 0.23 * clients))
     axes = figure.add_subplot()
