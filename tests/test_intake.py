@@ -66,8 +66,9 @@ def test_updates(update: Any, fault: Verdict) -> None:
 
 def test_verdicts_keep_their_numbers() -> None:
     names = "ACCEPTED SILENT UNKNOWN_CLIENT WRONG_ROUND DUPLICATE WRONG_LABEL WRONG_TYPE WRONG_SHAPE NOT_FINITE"
+    names += " INCONSISTENT"
     assert [verdict.name for verdict in Verdict] == names.split()
-    assert [verdict.value for verdict in Verdict] == list(range(9))
+    assert [verdict.value for verdict in Verdict] == list(range(10))
 
 
 def test_the_first_reply_counts_and_a_second_is_recorded() -> None:

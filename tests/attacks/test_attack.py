@@ -144,6 +144,6 @@ def test_functions_are_payloads_and_targets_too(view: View) -> None:
 def test_attacks_are_values() -> None:
     assert Attack(alie, smallest, 2.0) == Attack(alie, smallest, 2.0)
     assert Attack(alie, smallest, 2.0) != Attack(alie, own, 2.0)
-    assert len({payload.name for payload in PAYLOADS}) == len(PAYLOADS) == 28
+    assert len({payload.name for payload in PAYLOADS}) == len(PAYLOADS) == 29
     assert {target.name for target in TARGETS} == {"own", "smallest", "emptiest", "random", "rotating"}
     assert all(record.summary for record in (*PAYLOADS, *TARGETS))

@@ -11,12 +11,14 @@ import pytest
 
 import coterie as ct
 from command import coterie, coterie_process
-from coterie._src.diagnostics import Diagnostics, excess, wider_bound
+from coterie._src.diagnostics import MATTERS, Diagnostics, _matter, excess, wider_bound
+from coterie._src.experiments import read_config, run_trial
 from coterie._src.experiments.run_folder import RunFolder
 from coterie._src.experiments.toml import parse_config
 from coterie._src.init.asking import CandidateLosses
 from coterie._src.init.bound import largest_bound, loses_clusters, rungs
 
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tables"
 ATTACKS = {
     "paper": ct.attack("paper"),
     "alie": ct.attack("alie", target="smallest"),
@@ -98,6 +100,40 @@ def test_excess_by_hand() -> None:
     assert excess(5, 2, 12) == 1
     assert [wider_bound(bound, 200) for bound in (0, 4, 30, 90)] == [20, 24, 60, 99]
     assert wider_bound(1, 4) == 1
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.9, False), (1.1, True)])
+def test_clients_matter_who_have_moved_the_centre(factor: float, expected: bool) -> None:
+    """By hand: the rows that are kept are at ±1, so that the standard error of their mean is 1/√8."""
+    kept = np.concatenate([np.eye(4), -np.eye(4)])
+    away = MATTERS / np.sqrt(8) * factor * 5  # four of twelve at 3/5 of that move the mean by a fifth of it
+    rows = np.concatenate([kept, np.tile([3 * away / 5, 0, 0, 0], (4, 1))])
+    labels = np.zeros(12, dtype=np.int64)
+    fewer = np.where(np.arange(12) < 8, 1 / 8, 0.0)
+    assert _matter(rows, labels, np.full(12, 1 / 12), fewer) is expected
+    assert not _matter(rows, labels, fewer, fewer)
+    both = np.concatenate([rows[:8], 5 * rows[8:10], -5 * rows[10:]])  # from both ends
+    assert not _matter(both, labels, np.full(12, 1 / 12), fewer)
+
+
+def test_replies_that_contradict_the_first_ones_stand_out() -> None:
+    """Sign flips near the end look like noise, and do no harm; but no honest client answers so."""
+    drawn = draw(3, 0.1)
+    result = ct.fit(drawn, clusters=3, max_byzantine=0.02, attack=ct.attack("sign-flip", target="smallest", sleep=1))
+    assert found(result).raised_from == 3
+    assert result.metrics["oracle_ratio"] < 1.05
+
+
+@pytest.mark.skipif(not (PUBLISHED / "parkinsons_updrs.tsv").exists(), reason="needs the public tables")
+def test_patients_who_differ_from_each_other_are_no_reason_to_raise_the_bound() -> None:
+    """Eight of 42 stand out where three may be Byzantine; without them no centre moves by a standard error."""
+    options = [
+        "problem.kind=parkinsons", f"problem.path={PUBLISHED}", "problem.clusters=3", "problem.holdout=0.25",
+        "algorithm.max_byzantine=0.07", "run.trials=1", "run.methods=['coterie']",
+    ]  # fmt: skip
+    own = run_trial(read_config(None, options), 0).methods["coterie"].diagnostics
+    assert own is not None
+    assert (own.raised_from, own.max_byzantine, own.excess) == (-1, 3, 0)
 
 
 @pytest.mark.parametrize("name", ["paper", "phantom"])

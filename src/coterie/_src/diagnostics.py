@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie._src.aggregators import Aggregator, SpectralFilter, shares_per_cluster
+from coterie._src.aggregators import SpectralFilter, shares_per_cluster
 from coterie._src.algorithms import Algorithm, ClusteredDescent, State
+from coterie._src.algorithms.consistency import held_to_first
 from coterie._src.arrays import Floats, Ints, as_numpy
 from coterie._src.init.asking import STRAY_CLIENTS
 from coterie._src.intake import admit
@@ -25,6 +26,10 @@ WELL_APART = 3.0
 """From this separation on, a client is nearer to its own cluster in 999 of 1000 cases."""
 BY_CHANCE = 1 / 40
 """The share of the clients that may stand out although they are honest: where the noise is not white, some do."""
+MATTERS = 2.0
+"""The standard errors by which the clients who stand out must have moved a centre in order to count. With Byzantine
+clients beyond the bound it is 4 to 9 (the paper's attack and `phantom`, 10 and 15 % of 80 and 120 clients, 2 % told),
+with the 42 patients of Parkinson's disease, of whom eight stand out in three clusters, 0.7."""
 NAMED = 8
 """The number of clients that a line names."""
 
@@ -279,7 +284,12 @@ def excess(standing_out: int, max_byzantine: int, clients: int) -> int:
 
 
 def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State) -> tuple[int, int]:
-    """The numbers of clients whose replies the rule leaves out at the final centres, and under a wider bound.
+    """The numbers of clients whose replies the rule leaves out at the final centres, and of those who stand out.
+
+    These are left out, or their replies contradict their first updates, or they would be left out under a wider bound.
+    The last do not count if they hardly matter: if without them every centre moves by no more than `MATTERS` of its
+    standard errors, by the spread of the members that are kept. Honest clients that differ from each other are left
+    out from both ends of the same distribution, so that the centre stays; too many Byzantine clients have moved it.
 
     -1 if the rule gives no shares, or if it takes no bound.
     """
@@ -296,20 +306,43 @@ def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State
         labels = np.maximum(state.fixed[accepted.clients], 0)
     if state.weights is not None:
         weights = state.weights[accepted.clients]
-    rows = accepted.updates
+    rows, inconsistent = accepted.updates, np.zeros(len(labels), dtype=np.bool_)
     if conditioning is not None:
         weights = weights * conditioning.leverages_of(accepted.clients)
         newton = conditioning.newton(accepted.clients, labels, clusters, weights)
         updates = conditioning.coordinates.updates(as_numpy(rows))
+        points = conditioning.coordinates.points(as_numpy(state.centres))
+        if state.first is not None:
+            first = state.first.after(accepted.clients, points[labels], updates)
+            updates, inconsistent = held_to_first(conditioning, first, accepted.clients, labels, points, updates)
         rows = newton.rows(updates)
         if (judged := newton.standardised(updates)) is not None:
             rows = judged
-
-    def left_out(rule: Aggregator) -> int:
-        shares = shares_per_cluster(rule, rows, labels, clusters, weights)
-        return -1 if shares is None else int((shares == 0).sum())
-
     rule = algorithm.server.aggregate
     if not isinstance(rule, SpectralFilter):
-        return left_out(rule), -1
-    return left_out(rule), left_out(replace(rule, max_byzantine=wider_bound(algorithm.max_byzantine, network.count)))
+        found = shares_per_cluster(rule, rows, labels, clusters, weights)
+        return -1 if found is None else int((found == 0).sum()), -1
+    wider = replace(rule, max_byzantine=wider_bound(algorithm.max_byzantine, network.count))
+    shares, fewer = np.ones((2, len(labels)))  # a cluster that is too small for the filter leaves nobody out
+    for j in np.unique(labels).tolist():
+        own = np.flatnonzero(labels == j)
+        for each, one in ((shares, rule), (fewer, wider)):
+            if (known := one.shares(rows[own], weights[own])) is not None:
+                each[own] = known
+    standing_out = (shares == 0) | inconsistent
+    if _matter(as_numpy(rows).astype(np.float64), labels, shares, fewer):
+        standing_out |= fewer == 0
+    return int((shares == 0).sum()), int(standing_out.sum())
+
+
+def _matter(rows: Floats, labels: Ints, shares: Floats, fewer: Floats) -> bool:
+    """Whether the mean of a cluster with the second shares is more than `MATTERS` standard errors from the other."""
+    for j in np.unique(labels).tolist():
+        own = rows[labels == j]
+        one, other = (each[labels == j] / max(float(each[labels == j].sum()), 1e-300) for each in (shares, fewer))
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept = own[other > 0] - other @ own
+            error = np.sqrt((kept**2).sum() / max(1, len(kept)) / max(1, len(kept)))
+            if np.linalg.norm((one - other) @ own) > MATTERS * error:
+                return True
+    return False

@@ -24,7 +24,11 @@ INT64 = np.dtype(np.int64)
 
 
 class Verdict(IntEnum):
-    """The result of the checks on a client's reply in a round. SILENT: no reply arrived."""
+    """The result of the checks on a client's reply in a round.
+
+    SILENT: no reply arrived. INCONSISTENT: it is well-formed, but contradicts the client's first update, which is used
+    instead (`algorithms.consistency`).
+    """
 
     ACCEPTED = 0
     SILENT = 1
@@ -35,6 +39,7 @@ class Verdict(IntEnum):
     WRONG_TYPE = 6
     WRONG_SHAPE = 7
     NOT_FINITE = 8
+    INCONSISTENT = 9
 
 
 class Kept(NamedTuple):

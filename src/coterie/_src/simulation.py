@@ -131,10 +131,12 @@ class SimulatedNetwork:
     ) -> Replies:
         if asked is not None:
             return self._renamed(self._few(asked).losses(centres, part, computing), asked)
-        found = self._on(part, int(computing)).losses(centres)
+        task = self._on(part, int(computing))
+        found = task.losses(centres)
         xp = namespace(found)
         largest = float(xp.finfo(found.dtype).max)
-        return self._report(xp.where(xp.isfinite(found), found, xp.full_like(found, largest)), "loss")
+        found = xp.where(xp.isfinite(found), found, xp.full_like(found, largest))
+        return self._report(found, "loss", centres, None if part is None else task)
 
     def curvatures(self, rounds: int | None = None, asked: Ints | None = None) -> Replies:
         if asked is not None:
@@ -190,8 +192,12 @@ class SimulatedNetwork:
         task = self.working_task
         return task if part is None else task.on(task.clients.part(2 * part[0] + half, 2 * part[1]))
 
-    def _report(self, rows: Array, question: Question) -> Replies:
-        return self._send(-1, None, np.zeros(self.count, dtype=np.int64), rows, question=question)
+    def _report(
+        self, rows: Array, question: Question, losses_at: Array | None = None, on: Task | None = None
+    ) -> Replies:
+        """on: the task on a part of the samples, where the question is about one."""
+        labels = np.zeros(self.count, dtype=np.int64)
+        return self._send(-1, None, labels, rows, question=question, losses_at=losses_at, on=on)
 
     def _send(
         self,
@@ -203,6 +209,8 @@ class SimulatedNetwork:
         fixed: bool = False,
         question: Question = "gradient",
         coordinates: Coordinates | None = None,
+        losses_at: Array | None = None,
+        on: Task | None = None,
     ) -> Replies:
         clients, byzantine = self._everyone, self._byzantine
         rounds = np.empty_like(clients)
@@ -212,11 +220,13 @@ class SimulatedNetwork:
         task, cache = self._byzantine_task, self._byzantine_cache
         if part is not None:  # Byzantine clients also compute on the samples of this round
             task, cache = task.on(task.clients.part(2 * part[0] + 1, 2 * part[1])), None
+        if on is not None:
+            task, cache = on.on(on.clients.take(byzantine)), None
         seen = updates if coordinates is None else coordinates.updates(as_numpy(updates))
         view = View(
             round, centres, labels, seen, self.is_byzantine, task, self.aggregate, self.rng, fixed, question, cache,
             coordinates=coordinates, truth=self.truth, memory=self.memory,
-            rehearse=None if self.server is None else self.rehearse,
+            rehearse=None if self.server is None else self.rehearse, losses_at=losses_at,
         )  # fmt: skip
         forged = self.attack(view)
         if coordinates is not None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.random import Generator
 
+from coterie._src.algorithms.consistency import FirstUpdates
 from coterie._src.arrays import Array, Floats, Ints
 from coterie._src.init.conditioning import Conditioning, NewtonSteps
 from coterie._src.intake import Verdict
@@ -29,6 +30,7 @@ class State(NamedTuple):
     conditioning: Conditioning | None = None  # the coordinates and Hessians; None: not asked, or to be asked again
     newton: NewtonSteps | None = None  # the maps of the last round's Newton steps
     moves: Floats | None = None  # (k,), the moves of the last round
+    first: FirstUpdates | None = None  # of the clients, in the present coordinates; None: none yet, or not used
     start_agreement: float = math.nan  # the share of the clients on which the start's candidates agree
     typical_size: float = 0.0  # the median n_i of a sample, where a round asks its clients for theirs; 0: it does not
     distance_left: float = math.inf  # from the end of the descent, as far as the last moves tell, in standard errors

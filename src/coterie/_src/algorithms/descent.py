@@ -10,9 +10,10 @@ import numpy as np
 from numpy.random import Generator
 
 from coterie._src.algorithms.base import RoundInfo, State
+from coterie._src.algorithms.consistency import FirstUpdates, held_to_first
 from coterie._src.algorithms.convergence import PATIENCE, progress
 from coterie._src.algorithms.newton import SHARE, newton_step
-from coterie._src.arrays import Array, Floats, Ints
+from coterie._src.arrays import Array, Floats, Ints, as_numpy, like
 from coterie._src.init.asking import RobustStart, chosen_centres
 from coterie._src.init.conditioning import (
     LONGEST,
@@ -23,7 +24,7 @@ from coterie._src.init.conditioning import (
     ask_sizes,
 )
 from coterie._src.init.sampling import Sample, draw_sample
-from coterie._src.intake import Accepted, admit, admit_asked
+from coterie._src.intake import Accepted, Verdict, admit, admit_asked
 from coterie._src.network import Network, SomeClients
 from coterie._src.server import Server, Step, take_step
 from coterie._src.step_sizes import ask_curvatures, automatic_steps
@@ -151,7 +152,7 @@ class ClusteredDescent:
         once = self.weighted and self.participation < 1 and first.clients is not None
         typical = float(np.median(sizes)) if once else 0.0
         conditioning = self._for_all(found, first, network, state.centres, rng)
-        return state._replace(conditioning=conditioning, curvatures=curvatures, typical_size=typical)
+        return state._replace(conditioning=conditioning, curvatures=curvatures, typical_size=typical, first=None)
 
     def _newton_step(self, state: State, network: Network, accepted: Accepted) -> tuple[State, RoundInfo]:
         """One step with the Hessians of the accepted clients, which are asked for again where they vary."""
@@ -164,6 +165,8 @@ class ClusteredDescent:
             labels[accepted.clients] = accepted.labels
             conditioning = conditioning.at(network, state.centres, labels)
             state = state._replace(conditioning=conditioning, newton=None)
+        elif self.conditioned == "constant" and not self.resample and conditioning.means is None:
+            state, accepted = _consistent(state, conditioning, accepted)
         step_size = SHARE if self.step_size is None else self.step_size
         longest = LONGEST if self.conditioned == "varying" else math.inf
         by_size = _by_size(network, state, accepted.clients)
@@ -241,6 +244,27 @@ class ClusteredDescent:
         )
 
 
+def _consistent(state: State, conditioning: Conditioning, accepted: Accepted) -> tuple[State, Accepted]:
+    """The replies, and for clients whose reply contradicts their first one what follows from that; see `consistency`.
+
+    The state has the first updates of the clients that sent one for the first time.
+    """
+    coordinates, clients, labels = conditioning.coordinates, accepted.clients, accepted.labels
+    points, updates = coordinates.points(as_numpy(state.centres)), coordinates.updates(as_numpy(accepted.updates))
+    first = state.first or FirstUpdates.none(len(conditioning.hessians), coordinates.dim)
+    first = first.after(clients, points[labels], updates)
+    state = state._replace(first=first)
+    counted, held = held_to_first(conditioning, first, clients, labels, points, updates)
+    if not held.any():
+        return state, accepted
+    rows, verdicts = as_numpy(accepted.updates).copy(), accepted.verdicts.copy()
+    with np.errstate(over="ignore"):
+        rows[held] = coordinates.gradients(counted[held])
+    senders = clients[held]
+    verdicts[senders if accepted.asked is None else np.searchsorted(accepted.asked, senders)] = Verdict.INCONSISTENT
+    return state, accepted._replace(updates=like(rows, accepted.updates), verdicts=verdicts)
+
+
 def _collect(
     network: Network,
     state: State,
@@ -273,7 +297,11 @@ def _by_size(network: Network, state: State, clients: Ints) -> Floats | None:
 
 
 def bounded_weights(sizes: Floats, typical: float | None = None) -> Floats:
-    """(m,): n_i over the median of all, at most 1; typical: the median, if it is known."""
+    """(m,): n_i over the median of all, at most 1; typical: the median, if it is known.
+
+    What a share α < ½ of false sizes can do at worst: the median is one between honest sizes, so that a client that
+    claims 10¹² samples counts as the median client does, and honest clients with more samples than that count no less.
+    """
     weights: Floats = np.minimum(sizes / (np.median(sizes) if typical is None else typical), 1.0)
     return weights
 

@@ -5,7 +5,7 @@ there). Both see everything, as an omniscient adversary does, and only the rows 
 strength of an attack is a number, the one that its authors published, or the one that moves the server's rule farthest.
 """
 
-from coterie._src.attacks import crafted, hessians, payloads, search, targets, tilt
+from coterie._src.attacks import crafted, false_optimum, hessians, payloads, search, targets, tilt
 from coterie._src.attacks.attack import WORST, Attack
 from coterie._src.attacks.base import Entry, Forgery, Payload, Prospect, Question, Target, View, payload, target
 from coterie._src.attacks.crafted import alie, noisy_alie
@@ -36,6 +36,7 @@ PAYLOADS: tuple[Payload, ...] = (
     crafted.phantom,
     tilt.tilt,
     search.search,
+    false_optimum.false_optimum,
     *hessians.PAYLOADS,
 )
 """The registry of payloads: one line for each."""

@@ -61,6 +61,7 @@ class View(NamedTuple):
     memory : what the attack keeps from round to round; every method of a trial has its own.
     rehearse : (attack, rounds) -> where the server would be after so many rounds under this attack; None where the
         adversary does not know the server.
+    losses_at : (k, d), the centres at which the server asks for losses; None where it asks for something else.
     """
 
     round: int
@@ -81,6 +82,7 @@ class View(NamedTuple):
     objective: str = ""
     memory: dict[Any, Any] | None = None
     rehearse: Callable[[Callable[[View], Forgery], int], Prospect] | None = None
+    losses_at: Array | None = None
 
     def gradients(self, task: Task, centres: Array, labels: Ints) -> Array:
         """The gradients of a task in the coordinates of `updates`."""

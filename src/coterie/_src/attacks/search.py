@@ -188,11 +188,11 @@ def search(view: View, scale: float = BUDGET) -> Forgery:
             else changed_plan(memory["plan"], view.rng)
             for _ in range(max(1, round(scale)))
         ]
-        memory["plan"] = max(plans, key=lambda plan: _score(objective(rehearse(plan, ahead))))
+        memory["plan"] = max(plans, key=lambda plan: score(objective(rehearse(plan, ahead))))
     forged: Forgery = memory["plan"](view)
     return forged
 
 
-def _score(value: float) -> float:
+def score(value: float) -> float:
     """The value, infinite where a run has diverged."""
     return value if np.isfinite(value) else np.inf

@@ -258,7 +258,7 @@ METHODS: Registry[Method] = Registry(
             takes_bound=True,
             takes_step_before=False,
             finds_start=True,
-            numerics=7,
+            numerics=8,
         ),
         Method(
             "brifca-median",

@@ -58,6 +58,12 @@ class Points(NamedTuple):
     embed: Callable[[Floats], Floats]  # (k, r) -> (k, d)
     models: LocalModels | None = None  # by which centres are refined and compared, if there are any
 
+    def into(self, centres: Floats) -> Floats:
+        """(k, d) -> (k, r): the coordinates of the models, around their origin."""
+        assert self.models is not None
+        coordinates = self.models.conditioning.coordinates
+        return coordinates.points(centres - self.embed(np.zeros((1, coordinates.dim))))
+
 
 class FirstCentres(NamedTuple):
     """What a robust start found."""
@@ -117,7 +123,9 @@ class RobustStart:
         one with the lower trimmed mean of the clients' losses is selected. If it has a cluster no larger than the
         number of Byzantine clients may be, this cluster may be theirs while two true clusters share a centre. Then two
         more candidates are computed, with `reconsider=False`; the better of them is used if its loss is lower by more
-        than one standard error.
+        than one standard error. With models of the clients' losses, and nearly as many Byzantine clients as a cluster
+        may have members, there are also the candidates for one cluster more without one of their centres, and the one
+        with the `fewest_regrets` is used.
         """
         start, sample = self.on_sample(network, rng)
         if sample.clients is not None:
@@ -134,11 +142,18 @@ class RobustStart:
         best, smallest = candidates[lowest], judged[lowest].sizes.min()
         if clusters > 1 and byzantine and smallest <= _small(byzantine, network.count):
             others = self._candidates(points, clusters, byzantine, rng, reconsider=False)
-            losses = _losses(_candidate_losses(network, [best, *others], example))
-            other = _lowest(losses[:, 1:], byzantine)
-            gain = losses[:, 0] - losses[:, 1 + other]
-            if _location(gain, byzantine) > _standard_error(gain, byzantine):
-                best = others[other]
+            models = points[0].models
+            many = 2 * byzantine * (clusters + 1) >= network.count  # nearly as many as a cluster may have members
+            if models is None or self.conditioned == "varying" or not many:
+                losses = _losses(_candidate_losses(network, [best, *others], example))
+                other = _lowest(losses[:, 1:], byzantine)
+                gain = losses[:, 0] - losses[:, 1 + other]
+                if _location(gain, byzantine) > _standard_error(gain, byzantine):
+                    best = others[other]
+            else:
+                others += self._of_one_more(points, clusters, byzantine, rng)
+                inside = [models.concentrated(points[0].into(one), byzantine) for one in (best, *others)]
+                best = points[0].embed(min(inside, key=lambda one: models.fewest_regrets(one, byzantine)))
         if self.shared:
             best[:, : self.shared] = best[:, : self.shared].mean(axis=0)
         return FirstCentres(like(best, example), agreement)
@@ -182,15 +197,28 @@ class RobustStart:
             found += [one.embed(centres) for centres in both]
         return found
 
+    def _of_one_more(self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator) -> list[Floats]:
+        """The candidates for one cluster more, without each of their centres in turn, and refined.
+
+        If one of the clusters then consists of the Byzantine clients, the candidate without it is the true one.
+        """
+        found = []
+        for one in points:
+            assert one.models is not None
+            if len(one.points) <= clusters:
+                continue
+            more = self.find(one.points, clusters + 1, _fraction(byzantine, len(one.points)), rng, True, True)
+            fewer = [np.delete(more, j, axis=0) for j in range(clusters + 1)]
+            found += [one.embed(centres) for centres in one.models.all_refined(fewer, byzantine)]
+        return found
+
     def _best_candidate(self, points: Sequence[Points], clusters: int, byzantine: int, rng: Generator) -> list[Floats]:
         """The candidates; with local models only the one of lowest loss by these, which saves the clients' work."""
         candidates = self._candidates(points, clusters, byzantine, rng)
         models, asked = points[0].models, points[0]
         if models is None or self.conditioned == "varying":
             return candidates
-        coordinates = models.conditioning.coordinates
-        origin = asked.embed(np.zeros((1, coordinates.dim)))
-        losses = [models.losses(coordinates.points(one - origin)).min(axis=1) for one in candidates]
+        losses = [models.losses(asked.into(one)).min(axis=1) for one in candidates]
         return [candidates[_lowest(np.stack(losses, axis=1), byzantine)]]
 
     def _origin(self, network: Network, example: Array, conditioning: Conditioning | None) -> Asked:
@@ -415,6 +443,9 @@ def _candidate_losses(
     network: Network, candidates: Sequence[Floats], example: Array, part: tuple[int, int] | None = None
 ) -> list[CandidateLosses]:
     """The clients' losses at the centres of all candidates, each (k, d), from one question.
+
+    What α of false losses can do at worst: select another of the candidates, none of which they have made. A candidate
+    is selected by a trimmed mean, which they shift by no more than the spread of honest losses allows.
 
     With `part` a centre is chosen on the samples that the centres were computed from and evaluated on the others. If
     both used the same samples, every additional centre would lower the loss.

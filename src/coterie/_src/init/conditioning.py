@@ -296,6 +296,10 @@ def condition(
 
     Clients whose Hessians are not positive semidefinite are Byzantine, and no more of the others may be than are left
     of the bound.
+
+    What α of false Hessians can do at worst: coordinates that are invertible, but bad, which costs rounds; and a mean
+    Hessian of at least 1 − β times the honest one in a cluster of which they are a share β, so that a step of `SHARE`
+    of a Newton step is at most SHARE/(1 − β) of the honest one's.
     """
     answers = len(clients)
     clients, matrices = without_negative(clients, matrices)

@@ -14,6 +14,8 @@ from coterie._src.init.conditioning import Conditioning, selected_rows
 
 REFINEMENTS = 4
 """Steps of `LocalModels.refined`."""
+CONCENTRATIONS = 20
+"""Steps of `LocalModels.concentrated`, at most; usually five are enough."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,29 @@ class LocalModels:
             points = points - selected_rows(self.conditioning, newton, rule, gradients, weights).steps(len(points))
         return points
 
+    def concentrated(self, points: Floats, byzantine: int) -> Floats:
+        """(k, r): the points after steps that lower `fewest_regrets`, until the clients that count stay the same.
+
+        A step leaves out the clients with the `byzantine` largest regrets and moves every point to the minimiser of the
+        mean model of the others that are nearest to it (Rousseeuw and Van Driessen, A fast algorithm for the minimum
+        covariance determinant estimator, 1999).
+        """
+        before: Ints = np.zeros(0, dtype=np.int64)
+        for _ in range(CONCENTRATIONS):
+            losses = self.losses(points)
+            labels, regrets = losses.argmin(axis=1), self._regrets(losses.min(axis=1))
+            labels[np.argsort(regrets, kind="stable")[max(1, len(regrets) - byzantine) :]] = -1
+            if np.array_equal(labels, before):
+                break
+            before, points = labels, points.copy()
+            for j in range(len(points)):
+                members = np.flatnonzero(labels == j)
+                if len(members):
+                    mean = self._hessians[members].mean(axis=0, dtype=np.float64)
+                    ridge = 1e-5 * max(float(np.trace(mean)) / len(mean), 1e-300) * np.eye(len(mean))
+                    points[j] = np.linalg.solve(mean + ridge, self.updates[members].mean(axis=0))
+        return points
+
     def all_refined(self, candidates: Sequence[Floats], byzantine: int) -> list[Floats]:
         """The candidates after `refined`; one that gives all clients the same partners as another is left out."""
         known: list[Ints] = []
@@ -88,8 +113,7 @@ class LocalModels:
         cluster's regrets does not count. The cut is at the median along the leading direction of the minimisers.
         """
         own = self.shrunk_minimisers()
-        best = 0.5 * np.einsum("cr,crs,cs->c", own, self._hessians, own) - np.einsum("cr,cr->c", self.updates, own)
-        regrets = np.maximum(losses - best, 0.0)
+        regrets = self._regrets(losses)
         sizes = np.bincount(labels, minlength=len(points))
         totals = [np.sort(regrets[labels == j])[: -(-3 * size // 4)].sum() for j, size in enumerate(sizes)]
         members = np.flatnonzero(labels == int(np.argmax(totals)))
@@ -105,6 +129,23 @@ class LocalModels:
         points, labels = points.copy(), labels.copy()
         points[empty], labels[upper] = points[labels[upper[0]]], empty
         return points, labels
+
+    def _regrets(self, losses: Floats) -> Floats:
+        """(c,): by how much the losses (c,) exceed those at the clients' shrunk minimisers, at least 0."""
+        own = self.shrunk_minimisers()
+        best = 0.5 * np.einsum("cr,crs,cs->c", own, self._hessians, own) - np.einsum("cr,cr->c", self.updates, own)
+        return np.asarray(np.maximum(losses - best, 0.0))
+
+    def fewest_regrets(self, points: Floats, byzantine: int) -> float:
+        """The sum of the clients' regrets at the nearest of the points (k, r), without the `byzantine` largest.
+
+        What α = byzantine/c of false models can do at worst: no regret is negative, so that they cannot outweigh an
+        honest one. If S is the sum at the true centres over all honest clients, then at points with a smaller sum at
+        most `byzantine` honest clients have a regret above S: as long as every cluster has more members than may be
+        Byzantine, and two clusters that share a point cost one of them more than S, every cluster has a point.
+        """
+        regrets = np.sort(self._regrets(self.losses(points).min(axis=1)))
+        return float(regrets[: max(1, len(regrets) - byzantine)].sum())
 
     @cached_property
     def _minimisers(self) -> Floats:

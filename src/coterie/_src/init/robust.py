@@ -61,6 +61,9 @@ def spectral(
     first of two passes clusters along 2k directions; the second along the k directions of the points that the first
     kept. The centres are means along these k directions: the other coordinates of a mean would add little but noise.
 
+    What α of false points can do at worst, as long as every cluster has more than α·m members: move a centre within the
+    spread of its cluster. Near that limit they may take a centre; `RobustStart.search` then compares other starts.
+
     Parameters
     ----------
     points : (m, d).
@@ -109,7 +112,8 @@ def erm(
 ) -> Floats:
     """(k, d) centres from the clients' own (m, d) minimisers, by trimmed clustering in all d directions.
 
-    Accurate where n_i is well above d; for n_i near d a minimiser without ridge is mostly noise. reconsider: unused,
+    Accurate where n_i is well above d; for n_i near d a minimiser without ridge is mostly noise. What α of false
+    minimisers can do at worst is what false points can in `spectral`, in all d directions. reconsider: unused,
     since there is one pass.
     """
     points, byzantine_fraction = without_outliers(points, byzantine_fraction, outliers_count, clusters)
