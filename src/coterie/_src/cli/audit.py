@@ -59,9 +59,8 @@ def _audit_run(folder: Path, everyone: bool, method: str | None) -> None:
     clients = looks(record.audit_of(chosen))
     shown = [one for one in clients if one.reasons or everyone]
     standing_out = sum(bool(one.reasons) for one in clients)
-    print(
-        f"{chosen}, trial {record.first}: {standing_out} of {len(clients)} clients {'stands' if standing_out == 1 else 'stand'} out."
-    )
+    verb = "stands" if standing_out == 1 else "stand"
+    print(f"{chosen}, trial {record.first}: {standing_out} of {len(clients)} clients {verb} out.")
     if shown:
         output_console().print(looks_table(shown))
     rows = record.audit_of(chosen)

@@ -270,8 +270,8 @@ def _worth_a_look(record: RunRecord) -> Markup | None:
     more = len(lines) - MAX_LISTED
     words = (
         f"Of {len(clients)} clients {len(seen)} {'stands' if len(seen) == 1 else 'stand'} out with "
-        f"{record.clustering[0]}{', the most striking first' if len(seen) > 1 else ''}. This is evidence, not a verdict: "
-        "of honest clients about one in a hundred has such a loss, and updates may be extreme for honest reasons."
+        f"{record.clustering[0]}{', the most striking first' if len(seen) > 1 else ''}. "
+        "This is evidence, not a verdict: of honest clients about one in a hundred has such a loss, and updates may be extreme for honest reasons."
     )
     return joined(
         element("p", words),
