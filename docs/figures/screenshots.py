@@ -30,7 +30,8 @@ COMMANDS = {
     "schools": ["run", "--set", "problem.kind=schools-like"],
     "federation": ["federate", "simulate", "--method", "brifca-median", "--set", "problem.clusters=2", "--set",
                    "problem.clients=16", "--set", "problem.dim=4", "--set", "problem.samples=40", "--set",
-                   "problem.byzantine=0.13", "--set", "attack.kind=sign-flip", "--set", "algorithm.rounds=20"],
+                   "problem.byzantine=0.13", "--set", "attack.kind=sign-flip", "--set", "algorithm.rounds=20", "--set",
+                   "algorithm.init=spectral", "--set", "algorithm.max_byzantine=0.13"],
 }  # fmt: skip
 """What is shown: the commands, each with a folder of its name."""
 KEPT = {

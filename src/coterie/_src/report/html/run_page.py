@@ -268,10 +268,12 @@ def _worth_a_look(record: RunRecord) -> Markup | None:
         return element("p", f"Nobody stands out among {len(clients)} clients with {record.clustering[0]}.")
     lines = [element("li", element("strong", named(one.client)), f": {'; '.join(one.reasons)}") for one in seen]
     more = len(lines) - MAX_LISTED
+    stand = "stands" if len(seen) == 1 else "stand"
+    order = ", the most striking first" if len(seen) > 1 else ""
     words = (
-        f"Of {len(clients)} clients {len(seen)} {'stands' if len(seen) == 1 else 'stand'} out with "
-        f"{record.clustering[0]}{', the most striking first' if len(seen) > 1 else ''}. "
-        "This is evidence, not a verdict: of honest clients about one in a hundred has such a loss, and updates may be extreme for honest reasons."
+        f"Of {len(clients)} clients {len(seen)} {stand} out with {record.clustering[0]}{order}. This is evidence, not "
+        "a verdict: of honest clients about one in a hundred has such a loss, and updates may be extreme for honest "
+        "reasons."
     )
     return joined(
         element("p", words),
