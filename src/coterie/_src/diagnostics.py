@@ -324,10 +324,11 @@ def replies_left_out(algorithm: ClusteredDescent, network: Network, state: State
         return -1 if found is None else int((found == 0).sum()), -1
     wider = replace(rule, max_byzantine=wider_bound(algorithm.max_byzantine, network.count))
     shares, fewer = np.ones((2, len(labels)))  # a cluster that is too small for the filter leaves nobody out
-    for j in np.unique(labels).tolist():
-        own = np.flatnonzero(labels == j)
-        for each, one in ((shares, rule), (fewer, wider)):
-            if (known := one.shares(rows[own], weights[own])) is not None:
+    for each, one in ((shares, rule), (fewer, wider)):
+        pooled = one.pooled(rows, labels, weights)
+        for j in np.unique(labels).tolist():
+            own = np.flatnonzero(labels == j)
+            if (known := pooled.shares(rows[own], weights[own])) is not None:
                 each[own] = known
     standing_out = (shares == 0) | inconsistent
     if _matter(as_numpy(rows).astype(np.float64), labels, shares, fewer):
