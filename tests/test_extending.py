@@ -67,7 +67,7 @@ def test_a_rule_an_attack_and_a_problem_from_outside_run_like_those_that_are_bui
     config = parse_config(
         {
             "problem": {"kind": "noiseless", "clients": 20, "clusters": 2, "samples": 20, "dim": 4, "byzantine": 0.1},
-            "algorithm": {"init": "spectral", "max_byzantine": 0.1, "rounds": 40},
+            "algorithm": {"init": "warm", "max_byzantine": 0.1, "rounds": 40},
             "attack": {"kind": "reversed", "scale": 2.0},
             "run": {"methods": ["brifca-huber", "ifca"], "trials": 1},
         }

@@ -157,8 +157,8 @@ def _most_deviating(rows: Floats, weights: Floats, noise: Noise, most: int) -> I
 def gain_bounds(count: int, most: int, noise: Noise) -> Floats:
     """(most,): what chance explains of the gain of a group of 1, 2, …, `most` of `count` rows.
 
-    >>> gain_bounds(4, 1, Noise(trace=5.0, dim=5.0)).round(1)  # the χ² of 5 degrees, 0.05/4
-    array([14.5])
+    >>> gain_bounds(4, 1, Noise(trace=5.0, dim=5.0)).round(1)  # the χ² of 5 degrees, 0.02/4
+    array([16.7])
     """
     sizes = np.arange(1, most + 1)
     groups = gammaln(count + 1) - gammaln(sizes + 1) - gammaln(count - sizes + 1)

@@ -54,7 +54,7 @@ def byzantine_among(drawn: int, byzantine: int, clients: int) -> int:
     """The smallest number that the Byzantine ones of the drawn clients hardly exceed (`UNLIKELY`); less than half.
 
     >>> byzantine_among(8192, 50_000, 1_000_000), byzantine_among(8192, 0, 1_000_000)
-    (515, 0)
+    (517, 0)
     """
     most, share, enough = min((drawn - 1) // 2, byzantine), byzantine / clients, -math.log(UNLIKELY)
     for count in range(math.ceil(share * drawn), most):
