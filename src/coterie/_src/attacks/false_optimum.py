@@ -185,4 +185,5 @@ def false_optimum(view: View, scale: float = BUDGET) -> Forgery:
             if found > highest:
                 best, highest = one, found
         memory["optimum"] = best
-    return memory["optimum"](view)  # type: ignore[no-any-return]
+    forged: Forgery = memory["optimum"](view)
+    return forged
