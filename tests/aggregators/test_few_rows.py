@@ -231,3 +231,11 @@ def test_rows_that_deviate_in_different_directions_are_left_out_one_after_the_ot
     rows[1, 1] -= 20.0
     assert not_deviating(rows, ONE(7), Noise(5.0, 5.0), 2).tolist() == [2, 3, 4, 5, 6]
     assert not_deviating(rows, ONE(7), Noise(5.0, 5.0), 1).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_of_clusters_of_noise_one_in_fifty_loses_a_row() -> None:
+    rng, trials = np.random.default_rng(23), 2000
+    lost = np.mean(
+        [len(not_deviating(rng.standard_normal((5, 6)), np.ones(5), Noise(6.0, 6.0), 1)) < 5 for _ in range(trials)]
+    )
+    assert 0.01 < lost < 0.02 + 4 * np.sqrt(0.02 * 0.98 / trials)
